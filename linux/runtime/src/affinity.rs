@@ -1,4 +1,4 @@
-//! CPUs on which a thread may run.
+//! Reads and sets the CPUs on which a thread may run.
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
@@ -6,12 +6,10 @@ use std::thread::JoinHandle;
 
 use crate::notice::explained;
 
-/// A set of CPUs.
 #[derive(Clone)]
 pub(crate) struct Mask(libc::cpu_set_t);
 
 impl Mask {
-    /// Returns the numbers of the CPUs.
     pub(crate) fn cpus(&self) -> Vec<usize> {
         (0..libc::CPU_SETSIZE as usize)
             // SAFETY: `cpu` is below `CPU_SETSIZE`, so it is within the set.
@@ -20,7 +18,6 @@ impl Mask {
     }
 }
 
-/// Returns the affinity of the calling thread.
 pub(crate) fn current() -> io::Result<Mask> {
     // SAFETY: an all-zero set is a valid, empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -41,14 +38,12 @@ pub(crate) fn cpus() -> Vec<usize> {
     current().map_or_else(|_| (0..online_cpus()).collect(), |mask| mask.cpus())
 }
 
-/// Returns the number of CPUs that are online.
 pub(crate) fn online_cpus() -> usize {
     // SAFETY: the call takes no pointers.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(cpus).unwrap_or(1)
 }
 
-/// Gives the calling thread the affinity that [`current`] returned earlier.
 pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     // SAFETY: the pointer is that of the set in `mask`, with its size.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask.0), &raw const mask.0) };
@@ -73,7 +68,6 @@ pub(crate) fn restore_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
     };
 }
 
-/// Pins the calling thread to one CPU.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     let invalid = |why: &str| {
         io::Error::new(

@@ -1,4 +1,5 @@
-//! A Linux process as a host of the scheduler.
+//! Implements [`Host`], the operating system's services that the scheduler in `upshift_core` needs,
+//! for a Linux process.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -35,14 +36,12 @@ pub(crate) unsafe fn serve(vcpu: Option<NonNull<Vcpu<Linux>>>) {
     SERVED.set(vcpu);
 }
 
-/// Returns the vCPU that the calling thread serves.
 #[inline]
 pub(crate) fn served_vcpu() -> Option<NonNull<Vcpu<Linux>>> {
     // During the destruction of a thread its locals may be gone.
     SERVED.try_with(Cell::get).ok().flatten()
 }
 
-/// Returns the coroutine that is being polled.
 #[inline]
 pub(crate) fn current_id() -> Option<CoroutineId> {
     let _critical = Critical::enter();
@@ -50,7 +49,6 @@ pub(crate) fn current_id() -> Option<CoroutineId> {
     served_vcpu().and_then(|vcpu| unsafe { vcpu.as_ref() }.current_id())
 }
 
-/// Returns the effective level of the coroutine that is being polled.
 #[inline]
 pub(crate) fn current_level() -> Option<Level> {
     let _critical = Critical::enter();
@@ -68,17 +66,15 @@ pub(crate) fn is_own_waker(waker: &Waker) -> bool {
 /// A preemptible vCPU, as the rest of the runtime uses it. Dynamic calls are cheap enough, because
 /// no method is called in every poll.
 pub(crate) trait PreemptibleVcpu: Send + Sync {
-    /// Serves the vCPU on the thread that made it, until `done` returns true, which is checked
+    /// Serves the vCPU on the thread that created it, until `done` returns true, which is checked
     /// after each of its polls and waits.
     fn run(&self, done: &dyn Fn() -> bool);
     /// Returns the levels, as a bitmap, of pinned coroutines that have been picked from their queue
     /// and wait only for the vCPU.
     fn main_waits(&self) -> u64;
-    /// Returns whether there is a thread for pinned coroutines.
     fn has_main(&self) -> bool;
     /// Returns whether the calling thread is the thread for pinned coroutines, and serves the vCPU.
     fn polls_pinned_here(&self) -> bool;
-    /// Returns whether a poll is stopped in the middle.
     fn has_stopped_polls(&self) -> bool;
     /// Ends the vCPU's threads; called on the first thread. Returns false if a poll is still
     /// stopped. The threads are then left alone, so that stopped polls continue without the
@@ -87,11 +83,9 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
     /// Ends the wait of the current thread, if that thread waits on a futex because it cannot enter
     /// the ring.
     fn wake_idle(&self);
-    /// Adds the vCPU's counters.
     fn add_to(&self, stats: &mut PreemptionStats);
 }
 
-/// A vCPU's preemption, if it is preemptible.
 type MaybePreemptible = Option<Arc<dyn PreemptibleVcpu>>;
 
 /// The services of the process that the scheduler uses, such as the clock, the identity of threads,
@@ -101,9 +95,7 @@ pub struct Linux {
     remotes: Box<[Mutex<Option<Remote>>]>,
     /// Handles that wake the watchers of preemptible vCPUs, by index.
     watches: Box<[Mutex<Option<RingWatch>>]>,
-    /// The preemptible vCPUs, by index.
     preemptible: Box<[Mutex<MaybePreemptible>]>,
-    /// Record of long polls.
     longest: OnceLock<Arc<Longest>>,
     recorder: Recorder,
     names: Names,
@@ -145,7 +137,6 @@ impl Linux {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the counters of all preemptible vCPUs.
     pub(crate) fn add_preemption_to(&self, stats: &mut PreemptionStats) {
         for index in 0..MAX_VCPUS {
             if let Some(vcpu) = &*self.preemptible(index) {
@@ -162,7 +153,6 @@ impl Linux {
         &self.names
     }
 
-    /// Enables reports of detached coroutines' panics on standard error.
     pub(crate) fn report_panics(&self) {
         let _ = self.reports_panics.set(());
     }
@@ -179,7 +169,6 @@ impl Linux {
 }
 
 impl Linux {
-    /// Returns a poll that has just ended on the calling thread, with the name of its work.
     fn named(&self, poll: &Poll) -> NamedPoll {
         NamedPoll::new(poll, self.names.last_work(poll))
     }

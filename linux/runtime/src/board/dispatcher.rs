@@ -1,10 +1,14 @@
-//! The dispatcher of a vCPU. This thread sleeps on the vCPU's ring, and announces arrivals while
-//! the vCPU's own thread cannot, because other processes run before it.
+//! The dispatcher: a thread that sleeps on a vCPU's ring, and announces arrivals while the vCPU's
+//! own thread cannot, because other processes run instead of it.
+//!
+//! An *arrival* is a completion, a wake or a due timer that the vCPU has not processed yet. To
+//! *announce* it is to publish its level on the board, the memory shared with the daemon. To *ring
+//! the doorbell* is to wake the daemon.
 //!
 //! The daemon keeps the dispatcher above all threads that compute, so the dispatcher does as little
-//! as an interrupt handler: a few loads and an atomic OR, and it rings the doorbell if the order on
-//! the CPU may change. It is woken only while the vCPU listens (`post.rs`), that is, while other
-//! processes compete and arrivals more urgent than the vCPU's poll are possible.
+//! as an interrupt handler. It makes a few loads and an atomic OR, and rings the doorbell if the
+//! order on the CPU may change. It is woken only while the vCPU listens (`post.rs`), that is, while
+//! other processes compete and arrivals more urgent than the vCPU's poll are possible.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -25,22 +29,22 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::time::timers::Timers;
 
-/// Interval at which the dispatcher checks whether other processes have begun to compete, because a
-/// vCPU that was alone on its CPU has decided not to listen.
+/// How often the dispatcher checks for competing processes. It must check periodically, because a
+/// vCPU that was alone on its CPU does not listen, so nothing wakes the dispatcher when competition
+/// begins.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Handle to the thread, which ends when the handle is dropped.
+/// Handle to the thread. Its drop ends the thread.
 pub(super) struct Dispatcher {
     ended: Arc<AtomicBool>,
     watch: RingWatch,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Announces arrivals at a vCPU. Used by its dispatcher, or by the watcher of a preemptible vCPU,
+/// Announces arrivals at a vCPU. Used by the dispatcher, or by the watcher of a preemptible vCPU,
 /// which has no dispatcher.
 pub(crate) struct Announcer {
     pub(super) domain: Domain<Linux>,
-    /// The runtime's name, for the names of threads.
     pub(super) name: String,
     pub(super) membership: Arc<Membership>,
     pub(super) index: usize,
@@ -52,11 +56,11 @@ pub(crate) struct Announcer {
 }
 
 impl Dispatcher {
-    /// Starts the thread. Also returns its id.
+    /// Also returns the thread's id.
     pub(super) fn start(announcer: Arc<Announcer>) -> io::Result<(Dispatcher, i32)> {
         let ended = Arc::new(AtomicBool::new(false));
         let watch = announcer.watch.clone();
-        let (ready, is_ready) = mpsc::sync_channel(1);
+        let (ready_tx, ready_rx) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name(format!("{}-{}/dispatcher", announcer.name, announcer.index))
             .stack_size(64 << 10)
@@ -67,9 +71,9 @@ impl Dispatcher {
                     let tid = unsafe { libc::gettid() };
                     let pinned = affinity::pin(announcer.cpu);
                     let failed = pinned.is_err();
-                    let _ = ready.send(pinned.map(|()| tid));
+                    let _ = ready_tx.send(pinned.map(|()| tid));
                     if !failed {
-                        announcer.look_until(&ended);
+                        announcer.run_until(&ended);
                     }
                 }
             })?;
@@ -78,7 +82,7 @@ impl Dispatcher {
             watch,
             thread: Some(thread),
         };
-        let tid = is_ready
+        let tid = ready_rx
             .recv()
             .map_err(|_| io::Error::other("the thread of a dispatcher died while it started"))??;
         Ok((dispatcher, tid))
@@ -97,7 +101,7 @@ impl Drop for Dispatcher {
 }
 
 impl Announcer {
-    fn look_until(&self, ended: &AtomicBool) {
+    fn run_until(&self, ended: &AtomicBool) {
         while !ended.load(Acquire) {
             self.sleep();
             self.look();
@@ -107,10 +111,11 @@ impl Announcer {
     /// Announces arrivals, and makes further arrivals wake this thread, if other processes compete
     /// and arrivals may outrank the level that the vCPU has published.
     pub(crate) fn look(&self) {
-        // A sleeping vCPU has published the level of possible arrivals, so they do not outrank it.
-        let may_come = self.expected.most_urgent(&self.watch);
-        let outranks = may_come < self.vcpu.line().claim().potential();
-        if outranks && self.vcpu.standing() != Standing::UNCONTESTED {
+        // While the vCPU sleeps, its published level already includes possible arrivals, so none of
+        // them outranks it.
+        let most_urgent_expected = self.expected.most_urgent(&self.watch);
+        let may_be_outranked = most_urgent_expected < self.vcpu.line().claim().potential();
+        if may_be_outranked && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();
             fence(SeqCst);
             self.announce();
@@ -130,8 +135,8 @@ impl Announcer {
             revents: 0,
         };
         let millis = timeout.as_micros().div_ceil(1000) as libc::c_int;
-        // SAFETY: `polled` is a local entry, and the call is told of one. An error is ignored,
-        // because the caller then looks anyway.
+        // SAFETY: `polled` is a valid array of one entry, and the length passed is one. An error is
+        // ignored, because the caller then looks anyway.
         unsafe { libc::poll(&raw mut polled, 1, millis) };
         if polled.revents != 0 {
             self.watch.clear();

@@ -1,6 +1,5 @@
-//! The connection of the process to the machine's daemon. It consists of the list of registered
-//! threads, and of the keeper, a thread that joins again when another daemon has started. To join
-//! is to register all vCPUs with the daemon.
+//! Keeps the process registered with the machine's daemon. A thread, called the keeper, registers
+//! all vCPUs again when another daemon has started. To *join* is to register all vCPUs.
 
 use std::fmt;
 use std::io;
@@ -23,31 +22,26 @@ use super::{Board, BoardStats, Post};
 use crate::host::Linux;
 use crate::time::timers::Timers;
 
-/// Interval at which the keeper looks for a daemon while there is none.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The interval shortly after a daemon has ended, because it may be restarting with another
-/// configuration or version.
+/// Used instead of [`RETRY_INTERVAL`] shortly after a daemon has ended, because it may be
+/// restarting with another configuration or version.
 const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time after the end of a daemon during which a restart is expected.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
 /// A vCPU for which a [`Post`] is created.
 pub(crate) struct Served<'a> {
     pub(crate) domain: &'a Domain<Linux>,
-    /// The runtime's name.
     pub(crate) name: &'a str,
     pub(crate) index: usize,
-    /// The CPU that the vCPU's threads are pinned to.
     pub(crate) cpu: usize,
 }
 
-/// The membership; see the module.
 pub(crate) struct Membership {
     board: upshift_board::Board,
     socket: PathBuf,
-    /// Threads of each vCPU, by its index.
+    /// By the index of the vCPU.
     vcpus: Mutex<Vec<VcpuSpec>>,
     /// Threads of preemptible vCPUs that the keeper has yet to register.
     fresh: Mutex<Vec<(usize, ThreadSpec)>>,
@@ -62,7 +56,6 @@ pub(crate) struct Membership {
     gave_way: AtomicU64,
     keeper: Mutex<Option<JoinHandle<()>>>,
     ended: AtomicBool,
-    /// Wakes the keeper at the end.
     eventfd: OwnedFd,
 }
 
@@ -199,7 +192,6 @@ impl Membership {
         fresh
     }
 
-    /// Reports the enlisted threads to the daemon.
     fn register_fresh(&self) {
         let _updating = lock(&self.update_lock);
         let fresh = self.take_fresh();
@@ -210,7 +202,6 @@ impl Membership {
         }
     }
 
-    /// Registers all present vCPUs.
     pub(crate) fn join(&self) -> Result<(), JoinError> {
         let _updating = lock(&self.update_lock);
         self.take_fresh();
@@ -220,7 +211,6 @@ impl Membership {
         joined.map(|_| ())
     }
 
-    /// Withdraws the threads of a vCPU that leaves service.
     pub(crate) fn withdraw(&self, index: usize) {
         let _updating = lock(&self.update_lock);
         lock(&self.fresh).retain(|(vcpu, _)| *vcpu != index);
@@ -233,7 +223,6 @@ impl Membership {
         let _ = self.board.update(&[], &gone);
     }
 
-    /// Starts the keeper's thread.
     pub(crate) fn keep(self: &Arc<Membership>, name: &str) -> io::Result<()> {
         let membership = self.clone();
         let thread = thread::Builder::new()
@@ -303,7 +292,7 @@ impl Membership {
         unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Leaves the daemon. When this function returns, no thread is elevated any more.
+    /// When this function returns, no thread is elevated any more.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
         self.wake_keeper();

@@ -1,21 +1,22 @@
-//! The connection of this process to the machine's daemon, through the board.
+//! Connects this process to the machine's daemon, which elevates the threads of the process with
+//! the most urgent work. They communicate through shared memory, called the board.
 //!
-//! With [`Builder::board`](crate::Builder::board) the vCPUs publish their runnable levels to
-//! `upshift daemon`, and learn whether other processes compete for their CPU. The daemon elevates
-//! the threads of the process with the most urgent work. If the daemon lacks the privilege to do
-//! so, a process that is outranked gives way by itself (SharedScheduler, section 3.3: "once they
-//! detect a more urgent coroutine in another process they take the initiative to yield").
+//! With [`Builder::board`](crate::Builder::board) the vCPUs publish the levels of their ready
+//! coroutines, and learn whether other processes compete for their CPU. If the daemon (`upshift
+//! daemon`) lacks the privilege to elevate threads, a process that is outranked gives way by itself
+//! (SharedScheduler, section 3.3: "once they detect a more urgent coroutine in another process they
+//! take the initiative to yield").
 //!
 //! ```text
-//!   vCPU's thread    publishes the level of its poll; rings the doorbell if the
-//!                    order on its CPU may change                                  post.rs
-//!   dispatcher       sleeps on the ring; announces arrivals while the vCPU,
-//!                    demoted, cannot                                              dispatcher.rs
+//!   vCPU's thread    publishes the level of its poll; wakes the daemon ("rings the
+//!                    doorbell") if the order on its CPU may change                post.rs
+//!   dispatcher       sleeps on the ring; publishes the levels of arrivals while
+//!                    the vCPU cannot, because another process has its CPU         dispatcher.rs
 //!   keeper           joins, notices the end of the daemon, joins again            membership.rs
 //! ```
 //!
-//! The daemon elevates the threads of a preemptible vCPU as a set. The watcher of such a vCPU does
-//! the work of a dispatcher.
+//! The daemon elevates the threads of a preemptible vCPU as a set. The watcher of such a vCPU,
+//! which is the thread that interrupts its polls, does the work of a dispatcher.
 //!
 //! **Cost.** A poll costs a few loads and comparisons, and a store when a published word changes. A
 //! change of the most urgent level costs a full barrier, and a system call only if it affects

@@ -1,4 +1,5 @@
-//! Publication of a vCPU's levels on the board, by the thread that serves the vCPU.
+//! Publishes the levels of a vCPU on the board, which is memory shared with the daemon. The thread
+//! that serves the vCPU does this.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use super::membership::Membership;
 use super::yielding::Yielding;
 use crate::time::clock;
 
-/// Period of the record of polled levels. A sleeping vCPU expects to wake up for levels polled in
-/// the present period or the one before.
+/// A sleeping vCPU expects to wake up for levels that it has polled in the present period or the
+/// one before.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Levels that a vCPU has recently run, and that may therefore arrive again. The level of an
 /// endless wait, for example for a signal, leaves this set after a second or two. If such a wait
-/// does end, the vCPU notices only when it next has the CPU.
+/// then ends, the vCPU notices only when it next has the CPU.
 #[derive(Debug, Default)]
 pub(super) struct Expected(AtomicU64);
 
@@ -31,7 +32,7 @@ impl Expected {
     }
 }
 
-/// The place from which a vCPU publishes its levels on the board. Only the vCPU's thread uses it.
+/// Publishes the levels of a vCPU. Only the vCPU's thread uses it.
 pub(crate) struct Post {
     vcpu: Vcpu,
     watch: RingWatch,
@@ -39,11 +40,9 @@ pub(crate) struct Post {
     announcer: Arc<Announcer>,
     /// Ends before the vCPU does. `None` if the vCPU is preemptible.
     _dispatcher: Option<Dispatcher>,
-    /// Published bitmap of ready levels.
     bitmap: Cell<u64>,
     running: Cell<u8>,
     potential: Cell<u8>,
-    /// Levels polled in this period and in the one before.
     recent: Cell<[u64; 2]>,
     period_ends: Cell<u64>,
     expected: Arc<Expected>,
@@ -75,8 +74,6 @@ impl Post {
         }
     }
 
-    /// Returns the announcer, which the watcher of a preemptible vCPU uses in place of a
-    /// dispatcher.
     pub(crate) fn announcer(&self) -> &Arc<Announcer> {
         &self.announcer
     }
@@ -118,7 +115,6 @@ impl Post {
         }
     }
 
-    /// Publishes that the vCPU waits from now on.
     pub(crate) fn publish_wait(&self) {
         let [recent, before] = self.recent.get();
         let awaited = (recent | before).trailing_zeros() as u8;
@@ -146,12 +142,12 @@ impl Post {
         // Makes arrivals wake the dispatcher if this thread may be demoted, because a demoted
         // thread would not notice them. An elevated thread, or the only one on its CPU, notices
         // them itself.
-        let may_come = self.expected.most_urgent(&self.watch);
-        if may_come < potential && self.vcpu.standing() != Standing::UNCONTESTED {
+        let most_urgent_expected = self.expected.most_urgent(&self.watch);
+        if most_urgent_expected < potential && self.vcpu.standing() != Standing::UNCONTESTED {
             self.watch.unmask();
             fence(SeqCst);
             if self.watch.has_arrivals() {
-                let _ = self.vcpu.arrive(may_come);
+                let _ = self.vcpu.arrive(most_urgent_expected);
             }
         } else {
             self.watch.mask();
@@ -187,8 +183,8 @@ impl Post {
         self.membership.is_cooperative() && level < NO_LEVEL && self.vcpu.is_outranked(level)
     }
 
-    /// Returns whether the vCPU, which is outranked, gives way now (see `yielding`), and if so,
-    /// publishes that. `now` is in ns.
+    /// Returns whether the vCPU, which is outranked, must give way now (see `yielding`), and if so,
+    /// publishes that it does. `now` is in ns.
     pub(crate) fn gives_way(&self, bitmap: u64, level: u8, now: u64) -> bool {
         let gives_way = self.yielding.borrow_mut().gives_way(now);
         if gives_way {

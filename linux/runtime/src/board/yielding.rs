@@ -14,20 +14,16 @@ const WORK_AFTER_YIELD: u64 = 2_000_000;
 /// outranked, and the measurement begins again.
 const RESET_AFTER: u64 = 2_000_000;
 
-/// Record of the times at which one vCPU gave way.
 #[derive(Debug, Default)]
 pub(super) struct Yielding {
-    /// Time at which the vCPU began to give way, ns.
     since: u64,
-    /// Time of the last call, ns.
     asked: u64,
-    /// End of the time to work, ns.
     works_until: u64,
 }
 
 impl Yielding {
     /// Returns whether a process that is outranked gives way now. If so, the caller must give way
-    /// for much less than [`RESET_AFTER`], and then call this again.
+    /// for much less than [`RESET_AFTER`], and then call this again. All times are in ns.
     pub(super) fn gives_way(&mut self, now: u64) -> bool {
         if now < self.works_until {
             self.asked = now;

@@ -1,6 +1,7 @@
-//! The context of the calling thread. Leaf futures reach their vCPU through it.
+//! Gives code access to the vCPU and the runtime of the calling thread, through a thread-local
+//! pointer. Futures for I/O and timers reach their vCPU in this way.
 //!
-//! A thread-local pointer leads to the [`Worker`] whose loop runs on this thread. Outside a runtime
+//! The pointer leads to the [`Worker`] whose loop runs on this thread. Outside a runtime
 //! every function returns `None` or an error.
 
 pub(crate) mod numbers;
@@ -21,12 +22,10 @@ use crate::worker::Worker;
 
 thread_local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(null()) };
-    /// The runtime of a thread that serves no vCPU; see [`join_runtime`].
     static JOINED: OnceCell<(RuntimeCell, &'static str)> = const { OnceCell::new() };
 }
 
-/// A cell for a runtime. It is set once the runtime has been built, and can be upgraded while the
-/// runtime lives.
+/// Set once the runtime has been built. Can be upgraded while the runtime lives.
 pub(crate) type RuntimeCell = Arc<OnceLock<Weak<Shared>>>;
 
 /// Makes the calling thread, which serves no vCPU, belong to `runtime`. The runtime then runs the
@@ -70,7 +69,6 @@ pub(crate) fn enter(worker: &Worker) -> Entered {
     Entered { before }
 }
 
-/// Guard of [`enter`]. Its drop gives up the worker.
 pub(crate) struct Entered {
     before: *const Worker,
 }
@@ -123,8 +121,7 @@ pub(crate) fn with_domain<R>(f: impl FnOnce(&Domain<Linux>) -> R) -> Option<R> {
     Some(f(domain))
 }
 
-/// Runs `f` with the runtime of the calling thread's vCPU, or else of the runtime that the thread
-/// belongs to.
+/// Runs `f` with the runtime of the calling thread.
 pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     let worker = WORKER.try_with(Cell::get).ok()?;
     // SAFETY: the pointer is null or valid, as in `with_open`.
@@ -134,12 +131,10 @@ pub(crate) fn with_shared<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     }
 }
 
-/// Runs `f` with the worker of the calling thread. The error names the missing runtime.
 pub(crate) fn try_with<R>(f: impl FnOnce(&Worker) -> R) -> io::Result<R> {
     with(f).ok_or_else(outside)
 }
 
-/// Returns the error of a call that needs a vCPU, on a thread that serves none.
 pub(crate) fn outside() -> io::Error {
     io::Error::other(why_outside())
 }
@@ -199,7 +194,6 @@ pub(crate) fn name() -> Option<(u64, CoroutineId)> {
     number.flatten().zip(crate::host::current_id())
 }
 
-/// Returns the current coroutine, if it belongs to the runtime with this number.
 pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
     with(|worker| worker.shared().number.get() == runtime)
         .unwrap_or(false)
@@ -207,7 +201,6 @@ pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
         .flatten()
 }
 
-/// Returns whether a runtime with this number exists.
 pub(crate) fn is_alive(runtime: u64) -> bool {
     numbers::is_alive(runtime)
 }
@@ -242,8 +235,8 @@ fn with_domain_of(runtime: u64, mut f: impl FnMut(&Domain<Linux>)) {
     }
 }
 
-/// Lends the level of the current coroutine to `holder`, for whose lock it waits. Both belong to
-/// the runtime with this number.
+/// Lends the level of the current coroutine to `holder`, which holds the lock for which the
+/// coroutine waits. Both belong to the runtime with this number.
 pub(crate) fn lend_to_holder(runtime: u64, holder: CoroutineId) {
     with(|worker| {
         if worker.shared().number.get() == runtime {
@@ -277,7 +270,6 @@ pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
     level
 }
 
-/// Returns whether these are the timers of the calling thread's vCPU.
 pub(crate) fn has_timers(timers: &Timers) -> bool {
     with(|worker| std::ptr::eq(&raw const **worker.timers(), timers)).unwrap_or(false)
 }

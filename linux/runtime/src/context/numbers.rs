@@ -1,5 +1,4 @@
-//! The runtimes of this process, by number. A lock identifies the runtime of its holder by that
-//! number.
+//! Numbers the runtimes of this process, so that a lock can identify the runtime of its holder.
 //!
 //! A number is never reused, so a stale number refers to no runtime. The low bits of a number are
 //! the index of a slot in a table. A runtime that finds no free slot is [`UNNUMBERED`], and locks
@@ -17,7 +16,6 @@ use crate::preempt::permit::Critical;
 
 /// Largest number of runtimes of a process that have numbers at the same time.
 const SLOTS: usize = 64;
-/// The number of a runtime that found no free slot.
 const UNNUMBERED: u64 = u64::MAX;
 
 struct Slot {
@@ -57,7 +55,6 @@ impl Number {
         self.0
     }
 
-    /// Returns whether locks can identify the runtime by this number.
     pub(crate) fn is_named(&self) -> bool {
         self.0 != UNNUMBERED
     }

@@ -22,7 +22,6 @@ struct Calls {
     within_use: AtomicUsize,
 }
 
-/// User code that records whether it is called in the middle of a use.
 struct User {
     permit: &'static Permit,
     calls: Arc<Calls>,
@@ -87,7 +86,7 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
 
 #[test]
 fn a_refused_coroutine_is_dropped_outside_of_uses() {
-    /// Spawns a coroutine when the runtime ends.
+    /// Its drop, when the runtime ends, tries to spawn a coroutine.
     struct Late(User);
 
     impl Drop for Late {
@@ -158,10 +157,8 @@ fn outputs_and_futures_are_dropped_outside_of_uses() {
     });
 }
 
-/// Record of the order in which wakers are called.
 struct Notes(std::sync::Mutex<Vec<&'static str>>);
 
-/// A waker that adds its name to the record.
 struct Note(Arc<Notes>, &'static str);
 
 impl Wake for Note {

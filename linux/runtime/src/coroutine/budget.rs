@@ -1,24 +1,20 @@
-//! The budget of a poll: how many leaf futures may complete in the poll, how long the poll may
+//! Limits what a coroutine may do in one poll, so that others get a turn: how many leaf futures
+//! (futures that wait for I/O, timers or other coroutines) may complete, how long the poll may
 //! spend on pieces of a transfer (its *share*), and how many preemption tests it may make until it
-//! reads the clock again. `coop.rs` spends the budget.
+//! reads the clock again. `coop.rs` spends this budget.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Number of leaf futures that may complete in one poll.
 pub(crate) const LEAVES: u32 = 128;
-/// Time that a poll may spend on pieces of a transfer.
 pub(crate) const SHARE: Duration = Duration::from_micros(100);
 
-/// The budget of the poll on this thread.
 pub(crate) struct Budget {
-    /// Leaf futures that may still complete.
     leaves: Cell<u32>,
     /// Preemption tests until the next reading of the clock.
     pub(crate) tests: Cell<u32>,
     /// Number of tests planned between the last reading and the next one.
     pub(crate) step: Cell<u32>,
-    /// Tick of the last reading.
     pub(crate) looked: Cell<u64>,
 }
 
@@ -43,13 +39,12 @@ pub(crate) fn refill() {
     });
 }
 
-/// Sets the number of leaf futures that may complete in this poll. Returns the former number.
+/// Returns the former number.
 #[inline]
 pub(crate) fn replace(left: u32) -> u32 {
     BUDGET.with(|budget| budget.leaves.replace(left))
 }
 
-/// Returns the number of leaf futures that may still complete in this poll.
 #[inline]
 pub(crate) fn remaining() -> u32 {
     BUDGET.with(|budget| budget.leaves.get())

@@ -1,5 +1,6 @@
-//! Code by which polls *give way*, that is, end early so that other coroutines can run: the
-//! preemption test of inline vCPUs, and the budget of leaf futures.
+//! Ends polls early so that other coroutines can run; a poll that does so *gives way*. There are
+//! two means: a preemption test for loops on vCPUs that cannot interrupt a poll, and a budget of
+//! leaf futures.
 //!
 //! On an inline vCPU nothing interrupts a poll. So the test whether something more urgent waits
 //! must be cheap enough for every loop. The test has two parts:
@@ -31,16 +32,15 @@ use crate::host;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Largest number of tests between two readings of the clock.
 const MAX_TESTS: u32 = 32;
 
-/// Queue position of a coroutine whose poll should give way.
+/// The place that a coroutine takes in the queue of its level when its poll gives way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GiveWay {
-    /// Before its equals, until its quantum is used up. The poll gives way to something more
-    /// urgent, or to arrivals that may be more urgent.
+    /// At the head, unless its quantum is used up. The poll gives way to something more urgent, or
+    /// to arrivals that may be more urgent.
     InPlace,
-    /// At the tail of its level. The poll gives way to its equals.
+    /// At the tail. The poll gives way to its equals.
     ToTail,
 }
 
@@ -157,8 +157,6 @@ fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     waits.then_some(GiveWay::InPlace)
 }
 
-/// Returns whether the coroutine has run for its quantum since it was last at the tail of its
-/// level.
 fn is_quantum_used(worker: &Worker, now: u64) -> bool {
     now.saturating_sub(worker.executor().quantum_began()) > worker.pace().quantum
 }

@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Spawns a coroutine of the calling thread's runtime; `None` outside a runtime.
+/// Returns `None` outside a runtime.
 fn spawn_here<F>(
     future: F,
     priority: Priority,
@@ -198,7 +198,6 @@ impl<T> LocalHandle<T> {
         self.inner.cancel();
     }
 
-    /// Converts the handle into a handle that is `Send`.
     pub(crate) fn into_sendable(self) -> JoinHandle<T>
     where
         T: Send,

@@ -9,7 +9,6 @@ use crate::time::clock;
 
 type Vcpu = upshift_core::Vcpu<Linux>;
 
-/// Takes a snapshot; see the parent module.
 pub(crate) fn collect(shared: &Shared) -> Metrics {
     let domain = &shared.domain;
     let (mut exited, mut panicked) = (0, 0);
@@ -123,7 +122,6 @@ fn all_levels() -> impl Iterator<Item = Level> {
     (0..LEVELS as u8).filter_map(|level| Level::new(level).ok())
 }
 
-/// Sums over all vCPUs, for each level.
 struct Levels(Box<[Option<Sum>]>);
 
 struct Sum {

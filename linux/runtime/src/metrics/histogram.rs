@@ -1,4 +1,4 @@
-//! [`Histogram`] counts durations in buckets, of which there are four for each power of two of the
+//! Histograms of durations. There are four buckets for each power of two of the
 //! scheduler's ticks. Only buckets with counts are stored, at most 128. A quantile takes time in
 //! proportion to the number of buckets.
 
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Histogram {
-    /// Sorted by their bounds. The buckets do not overlap, and each has a count.
+    /// Sorted, without overlaps and without empty buckets.
     buckets: Vec<Bucket>,
 }
 
@@ -70,7 +70,6 @@ impl From<Bucket> for (u64, u64, u64) {
 }
 
 impl Histogram {
-    /// Converts a histogram of ticks.
     pub(crate) fn from_ticks(waits: &WaitHistogram) -> Histogram {
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
         Histogram {

@@ -1,6 +1,6 @@
-//! [`Meter`] holds the counters of a vCPU that the core does not keep. Only the thread that serves
-//! the vCPU writes them, so plain loads and stores suffice, which cost a nanosecond per visit to
-//! the ring.
+//! Counters of a vCPU that the scheduler's core does not keep. Only the thread that serves the vCPU
+//! writes them, so plain loads and stores suffice. They cost a nanosecond per visit to the vCPU's
+//! io_uring.
 //!
 //! A sum of spans of time, the last of which may be under way, is kept in one word, so that a
 //! reader never sees an inconsistent state. The beginning of each span is subtracted from the word,
@@ -15,7 +15,6 @@ use upshift_ring::Ring;
 use super::RingMetrics;
 use crate::time::clock;
 
-/// A sum of spans of time, in ticks; see the module.
 #[derive(Debug, Default)]
 struct Spans(AtomicU64);
 
@@ -48,7 +47,7 @@ impl Spans {
     }
 }
 
-/// The meter of a vCPU, on cache lines of its own.
+/// Aligned to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {
@@ -65,41 +64,34 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Meter {
-    /// Records that the vCPU enters service.
     pub(crate) fn enter_service(&self) {
         self.in_service.begin(clock::ticks());
     }
 
-    /// Records that the vCPU leaves service.
     pub(crate) fn leave_service(&self) {
         self.in_service.end(clock::ticks());
     }
 
-    /// Records that the vCPU goes to sleep.
     #[inline]
     pub(crate) fn park(&self, now: u64) {
         add(&self.parks, 1);
         self.parked.begin(now);
     }
 
-    /// Records that the vCPU has woken up.
     #[inline]
     pub(crate) fn unpark(&self, now: u64) {
         self.parked.end(now);
     }
 
-    /// Returns the ticks that the vCPU has slept by tick `now`.
     pub(crate) fn parked(&self, now: u64) -> u64 {
         self.parked.sum(now)
     }
 
-    /// Adds ticks of spinning.
     #[inline]
     pub(crate) fn add_spin(&self, ticks: u64) {
         add(&self.spin, ticks);
     }
 
-    /// Publishes the counters of the ring.
     #[inline]
     pub(crate) fn publish(&self, ring: &Ring) {
         let stats = ring.stats();
@@ -120,7 +112,6 @@ impl Meter {
         }
     }
 
-    /// Returns the counters of the ring as they were last published.
     pub(crate) fn ring(&self) -> RingMetrics {
         let [
             enters,
@@ -148,7 +139,6 @@ impl Meter {
         }
     }
 
-    /// Returns the time in service, and the parts of it that were spent parked and spinning.
     pub(crate) fn times(&self, now: u64) -> Times {
         let parked = self.parked.sum(now);
         let in_service = self.in_service.sum(now);
@@ -161,7 +151,6 @@ impl Meter {
     }
 }
 
-/// Times of a vCPU, in ticks, and the number of its parks.
 pub(crate) struct Times {
     pub(crate) in_service: u64,
     pub(crate) parked: u64,

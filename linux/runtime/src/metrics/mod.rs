@@ -216,7 +216,7 @@ pub struct LevelMetrics {
 pub struct VcpuMetrics {
     /// Number of the vCPU.
     pub index: usize,
-    /// Set unless the vCPU was released.
+    /// True unless the vCPU was released.
     pub active: bool,
     /// Set while the vCPU waits for work.
     pub is_parked: bool,
@@ -250,7 +250,7 @@ pub struct VcpuMetrics {
     /// Time spent spinning before a sleep, or instead of it.
     #[cfg_attr(feature = "serde", serde(rename = "spin_ns", with = "nanos"))]
     pub spin: Duration,
-    /// Number of sleeps.
+    /// Number of times that the vCPU went to sleep.
     pub parks: u64,
     /// Number of polls begun or resumed.
     pub polls: u64,
@@ -299,7 +299,8 @@ pub struct RingMetrics {
     pub overflows: u64,
     /// Operations and streams in flight now.
     pub in_flight: u64,
-    /// Greatest length of the backlog that has waited for a full submission queue.
+    /// Greatest number of operations that have waited at once because the submission queue was
+    /// full.
     pub backlog_max: u64,
     /// Number of times that a stream found no receive buffer and had to wait for one.
     pub out_of_buffers: u64,

@@ -1,4 +1,4 @@
-//! Serialisation of times as nanoseconds, and of levels as numbers from 0 to 63.
+//! Serialises times as nanoseconds, and levels as numbers from 0 to 63.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration
     u64::deserialize(from).map(Duration::from_nanos)
 }
 
-/// A level, 0 to 63.
 pub(crate) mod level {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -27,7 +26,6 @@ pub(crate) mod level {
     }
 }
 
-/// A level or null.
 pub(crate) mod optional_level {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

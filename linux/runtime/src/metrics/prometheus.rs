@@ -1,5 +1,5 @@
-//! A [`Metrics`] in the Prometheus text format (version 0.0.4). Names and labels are stable; times
-//! are in seconds.
+//! Formats [`Metrics`] in the Prometheus text format (version 0.0.4). Names and labels are stable,
+//! and times are in seconds.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -51,7 +51,6 @@ impl Metrics {
     }
 }
 
-/// The value of a sample. Times are in seconds.
 enum Value {
     Count(u64),
     Number(usize),
@@ -74,8 +73,7 @@ impl Display for Value {
 /// `_total` is a counter; all others are gauges.
 type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
 
-/// Writes a group of families, each with one sample per value of a label. Writes nothing if there
-/// are no values.
+/// Writes a group of families, each with one sample per value of a label.
 fn labelled<T, L: Display>(
     text: &mut Text<'_>,
     (group, families): (&str, &[Family<T>]),
@@ -94,7 +92,6 @@ fn labelled<T, L: Display>(
     Ok(())
 }
 
-/// Writes families of one sample each.
 fn single(text: &mut Text<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
     for (name, help, sample) in families {
         text.single(name, help, sample(of))?;
@@ -102,7 +99,6 @@ fn single(text: &mut Text<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fm
     Ok(())
 }
 
-/// Writes a family with a sample per state.
 fn states(
     text: &mut Text<'_>,
     (name, help): (&'static str, &'static str),
@@ -314,8 +310,7 @@ mod tests {
         metrics
     }
 
-    /// Checks that `text` follows the grammar of the format. Checks only the parts of the grammar
-    /// that these samples use.
+    /// Checks only the parts of the format's grammar that these samples use.
     fn check(text: &str) {
         let mut family = String::new();
         let mut seen = std::collections::HashSet::new();

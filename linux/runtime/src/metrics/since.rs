@@ -1,4 +1,4 @@
-//! The difference of two snapshots.
+//! Computes the difference of two snapshots of the metrics.
 
 use crate::preempt::PreemptionStats;
 

@@ -1,5 +1,5 @@
-//! The directory of the live view's sockets. Each user has a directory, which contains a socket for
-//! each runtime, named by process id.
+//! Finds and names the sockets through which `upshift top` observes runtimes (the live view). Each
+//! user has a directory, which contains a socket for each runtime, named by process id.
 //!
 //! The directory is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` if that variable does not
 //! name a directory of this user (under `sudo -E` it names the caller's). Another user with write
@@ -28,7 +28,6 @@ pub struct SocketName {
     pub path: PathBuf,
 }
 
-/// Returns the effective user of this process.
 pub(super) fn user() -> u32 {
     // SAFETY: the call takes no pointers and cannot fail.
     unsafe { libc::geteuid() }
@@ -122,7 +121,6 @@ fn sockets_in(dir: &Path, owner: u32) -> io::Result<Vec<SocketName>> {
     Ok(found)
 }
 
-/// Parses `PID.sock` or `PID-N.sock`.
 fn parse(name: &OsStr) -> Option<(u32, u32)> {
     let name = name.to_str()?.strip_suffix(".sock")?;
     match name.split_once('-') {

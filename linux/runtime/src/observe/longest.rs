@@ -1,7 +1,7 @@
-//! [`Longest`] holds the longest polls, with an entry for each name of work (if any) and spawn
-//! location, and the stalls that wait to be reported. Both lists are bounded. A poll that the
-//! watchdog has marked is *watched*, that is, timed when it ends; recording it takes time in
-//! proportion to the number of entries.
+//! Records the longest polls of coroutines, and the polls that exceeded the limit (*stalls*) until
+//! they are reported. There is an entry for each name of work (if any) and spawn location. Both
+//! lists are bounded. A poll that the watchdog has marked is *watched*, that is, timed when it
+//! ends. Recording it takes time in proportion to the number of entries.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -70,8 +70,8 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Text that identifies the coroutine of a poll: the name of its work if it has one, its level, and
-/// its spawn location.
+/// Formats what identifies the coroutine of a poll: the name of its work if it has one, its level,
+/// and its spawn location.
 struct Identity<'a>(
     Option<&'a str>,
     CoroutineId,
@@ -92,7 +92,6 @@ impl fmt::Display for Identity<'_> {
     }
 }
 
-/// A poll, with the name of its work and the level of that work.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedPoll {
     poll: Poll,
@@ -108,7 +107,6 @@ impl NamedPoll {
         }
     }
 
-    /// Returns whether both polls have the same name, if any, and the same spawn location.
     fn is_like(&self, other: &NamedPoll) -> bool {
         self.name() == other.name() && self.poll.location == other.poll.location
     }
@@ -118,7 +116,6 @@ impl NamedPoll {
     }
 }
 
-/// Reports the panic of a detached coroutine, in a line on standard error.
 pub(crate) fn report_panic(vcpu: usize, poll: &NamedPoll) {
     let NamedPoll { poll: inner, .. } = poll;
     let identity = Identity(
@@ -154,7 +151,6 @@ pub fn to_tracing(stall: &Stall) {
     );
 }
 
-/// The user's function for stalls.
 #[derive(Clone)]
 pub(crate) struct OnStall(pub(crate) Arc<dyn Fn(&Stall) + Send + Sync>);
 
@@ -165,13 +161,11 @@ impl fmt::Debug for OnStall {
 }
 
 struct Entry {
-    /// The longest poll.
     poll: NamedPoll,
-    /// Its duration in ticks.
+    /// Ticks of the longest poll.
     longest: u64,
     /// Tick at which a poll began that has exceeded the limit and has not ended, if there is one.
     running: Option<u64>,
-    /// Number of watched polls that have ended.
     watched: u64,
 }
 
@@ -183,7 +177,6 @@ struct Inner {
     stalls: u64,
 }
 
-/// The longest polls, and the stalls to report.
 pub(crate) struct Longest {
     limit: u64,
     inner: Mutex<Inner>,
@@ -202,7 +195,7 @@ impl Longest {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the end of a watched poll. Called on the thread that polled it.
+    /// Called on the thread that polled.
     pub(crate) fn record_end(&self, vcpu: usize, poll: &NamedPoll, ended: u64) {
         let ticks = ended.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
@@ -231,17 +224,15 @@ impl Longest {
         }
     }
 
-    /// Returns the next stall to be reported.
     pub(crate) fn next_report(&self) -> Option<Stall> {
         self.inner().waiting.pop_front()
     }
 
-    /// Counts stalls that are not reported. The next report states their number.
+    /// The next report states how many stalls were suppressed.
     pub(crate) fn suppress(&self, count: u64) {
         self.inner().suppressed += count;
     }
 
-    /// Returns the number of stalls, and the longest polls, longest first.
     pub(crate) fn snapshot(&self) -> (u64, Vec<LongPoll>) {
         let inner = self.inner();
         let mut longest: Vec<LongPoll> = inner

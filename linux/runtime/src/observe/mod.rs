@@ -1,4 +1,5 @@
-//! Observation of a runtime: stalls, spans, and the socket of the live view.
+//! Tools that show what a runtime does: reports of stalls (polls that take too long), `tracing`
+//! spans, and the socket of the live view.
 //!
 //! | file | concern |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | `span` | a `tracing` span per coroutine (feature `tracing`) |
 //! | `directory`, `view` | the socket that `upshift top` attaches to (feature `observe`) |
 //!
-//! Only one step of the search for stalls runs on a vCPU's thread, which records the end of a
-//! watched poll, at most once per look of the watchdog. This takes one uncontended lock.
+//! The search for stalls costs a vCPU's thread little. The thread only records the end of a watched
+//! poll, at most once per look of the watchdog, and takes one uncontended lock for that.
 
 #[cfg(feature = "observe")]
 mod directory;

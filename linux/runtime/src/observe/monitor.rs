@@ -1,5 +1,5 @@
-//! State that the watchdog and the vCPUs share: the limit, the stalls found, and whether the
-//! watchdog sleeps.
+//! State that the vCPUs share with the watchdog, the thread that finds polls that take too long:
+//! the limit, the stalls found, and whether the watchdog sleeps.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -15,17 +15,14 @@ use crate::time::clock;
 const DEFAULT_LIMIT: Duration = Duration::from_millis(10);
 /// Limit of the default reports. A person notices a delay of this length.
 const REPORTED_LIMIT: Duration = Duration::from_millis(100);
-/// Longest time between two looks, unless there are only default reports.
+/// Does not apply if there are only default reports.
 const LONGEST_PERIOD: Duration = Duration::from_millis(5);
-/// Shortest time between two looks.
 pub(super) const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
 
-/// Shared state of the watchdog; see the module.
 pub(crate) struct Monitor {
     pub(crate) limit: Duration,
     /// Duration after which a poll under way is reported.
     pub(super) reported: Duration,
-    /// The time between two looks.
     pub(super) period: Duration,
     pub(crate) longest: Arc<Longest>,
     /// Set while the watchdog sleeps, so that a vCPU that wakes up notifies it.
@@ -44,7 +41,6 @@ impl Monitor {
         Monitor::every(limit, reported, (limit / 2).min(LONGEST_PERIOD))
     }
 
-    /// Creates the state for the default reports, with rare looks.
     pub(crate) fn by_default() -> Monitor {
         Monitor::every(REPORTED_LIMIT, REPORTED_LIMIT, REPORTED_LIMIT / 2)
     }

@@ -1,4 +1,5 @@
-//! [`named`] gives work a name, which stalls, panics, timelines and `upshift top` show.
+//! Names of work, which stalls, panics, timelines and `upshift top` show instead of spawn
+//! locations.
 //!
 //! ```text
 //!  named(name, future) ─► number in the table of the runtime: counters, one entry per name
@@ -10,8 +11,8 @@
 //!
 //! A poll begins and ends on one thread, even if it is suspended in between, so each thread needs
 //! one cell. The cell keeps its content after the named future has returned, because the end of the
-//! poll is reported with the name of the last named work in it. Writers never wait; a reader that
-//! sees an odd stamp, or a stamp that changes, gets no name.
+//! poll is reported with the name of the last named work in it. The cell is a seqlock: writers
+//! never wait, and a reader that sees an odd stamp, or a stamp that changes, gets no name.
 //!
 //! A runtime keeps at most [`MAX_NAMES`] names; work with a further name is counted as [`OTHERS`].
 //! Work without a name costs nothing. Each poll of named work costs two readings of the clock,
@@ -36,12 +37,11 @@ use crate::metrics::{Histogram, NamedMetrics};
 use crate::preempt::permit::Critical;
 use crate::time::clock;
 
-/// Largest number of names that a runtime tells apart, [`OTHERS`] included.
+/// Largest number of names that a runtime distinguishes, [`OTHERS`] included.
 const MAX_NAMES: usize = 1024;
 /// The common name of all work whose names no longer fit.
 const OTHERS: &str = "(other names)";
 
-/// A name, and the counters of the work that has it.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) name: Arc<str>,
@@ -49,17 +49,13 @@ pub(crate) struct Work {
     begun: AtomicU64,
     ended: AtomicU64,
     polls: AtomicU64,
-    /// Ticks spent in polls.
     polling: AtomicU64,
-    /// Ticks of the longest poll.
     longest: AtomicU64,
-    /// The level of the last poll.
     level: AtomicU64,
     /// Ticks from the first poll to the end of the work.
     latency: TickHistogram,
 }
 
-/// The names of a runtime.
 #[derive(Default)]
 pub(crate) struct Names {
     table: RwLock<Table>,
@@ -118,7 +114,6 @@ impl Names {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the work with this number.
     pub(crate) fn get(&self, number: u32) -> Option<Arc<Work>> {
         let _critical = Critical::enter();
         self.table().all.get(number as usize).cloned()
@@ -172,13 +167,11 @@ impl Names {
     }
 }
 
-/// The named work that a thread polls.
 #[derive(Clone, Copy)]
 struct CurrentWork {
-    /// Address of the vCPU.
+    /// Its address.
     vcpu: u64,
     id: u64,
-    /// Tick at which the poll of the work began.
     at: u64,
     number: u32,
     level: Level,
@@ -207,7 +200,7 @@ struct WorkCell {
 }
 
 impl WorkCell {
-    /// Writes the cell. Only the thread that the cell belongs to may call this.
+    /// Only the thread that the cell belongs to may call this.
     fn write(&self, current: CurrentWork) {
         let stamp = self.stamp.load(Relaxed);
         self.stamp.store(stamp + 1, Relaxed);
@@ -244,7 +237,6 @@ impl WorkCell {
     }
 }
 
-/// The cells of all threads that have polled named work.
 static WORK_CELLS: Mutex<Vec<Weak<WorkCell>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -255,7 +247,6 @@ fn work_cells() -> MutexGuard<'static, Vec<Weak<WorkCell>>> {
     WORK_CELLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the [`WorkCell`] of the calling thread.
 fn work_cell() -> Option<Arc<WorkCell>> {
     let make = || {
         // A critical section, because a poll that is suspended under the lock would delay the
@@ -313,14 +304,12 @@ pub struct Named<F> {
     begun: Option<Begun>,
     #[cfg(feature = "tracing")]
     span: Option<(tracing::Span, i64)>,
-    /// Pinned with the struct.
     future: F,
 }
 
-/// Named work that has been polled.
 struct Begun {
     work: Arc<Work>,
-    /// Ticks of the first poll.
+    /// Tick of the first poll.
     at: u64,
 }
 
@@ -381,7 +370,6 @@ impl Drop for PollGuard<'_> {
     }
 }
 
-/// Records a name in the timeline, if a recording is under way.
 fn trace(vcpu: NonNull<Vcpu<Linux>>, current: &CurrentWork) {
     context::with_domain(|domain| {
         let recorder = domain.host().recorder();

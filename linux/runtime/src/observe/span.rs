@@ -1,4 +1,4 @@
-//! A `tracing` span per coroutine, entered at each poll (feature `tracing`).
+//! Gives each coroutine a `tracing` span, which is entered at each poll (feature `tracing`).
 //!
 //! The span has the name `coroutine`, the target `upshift::coroutine` and the level DEBUG. It is a
 //! root span, with the fields `id`, `level` (kept up to date) and `location`. Without the feature
@@ -9,14 +9,12 @@ use std::panic::Location;
 
 use upshift_core::Priority;
 
-/// Returns the future unchanged, without the feature.
 #[cfg(not(feature = "tracing"))]
 #[inline(always)]
 pub(crate) fn traced<F>(future: F, _: &'static Location<'static>, _: Priority) -> F {
     future
 }
 
-/// Wraps the future in its span.
 #[cfg(feature = "tracing")]
 pub(crate) fn traced<F: Future>(
     future: F,

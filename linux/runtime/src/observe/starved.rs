@@ -1,11 +1,11 @@
-//! [`Starved`] finds the starved levels of a vCPU, that is, levels with ready coroutines none of
-//! which the vCPU polls.
+//! Finds levels of a vCPU that *starve*, that is, have ready coroutines none of which the vCPU
+//! polls.
 //!
-//! This module reads no clock and makes no system calls; the watchdog passes its observations at
-//! each look. A level is starved when none of its coroutines was polled for [`LIMIT`], although one
-//! was ready at each of [`MIN_LOOKS`] looks. The number of looks matters because a process that was
-//! stopped meanwhile must not be mistaken for a busy vCPU. A level that waits for one long poll is
-//! stalled, not starved. A look takes time in proportion to the number of levels.
+//! This module reads no clock and makes no system calls, because the watchdog passes in what it
+//! observes at each look. A level is starved when none of its coroutines was polled for [`LIMIT`],
+//! although one was ready at each of [`MIN_LOOKS`] looks. The number of looks matters because a
+//! process that was stopped meanwhile must not be mistaken for a busy vCPU. A level that waits for
+//! one long poll is stalled, not starved. A look takes time in proportion to the number of levels.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -17,15 +17,13 @@ use upshift_core::{LEVELS, Level};
 const LIMIT: Duration = Duration::from_secs(1);
 /// Number of looks in a row that must find the level waiting. A second has more looks than this.
 const MIN_LOOKS: u32 = 5;
-/// Interval between two reports of the same level.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The state of one level at a look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Number of ready coroutines.
+    /// Ready coroutines.
     pub(super) ready: usize,
-    /// Number of polls so far.
+    /// Polls so far.
     pub(super) polls: u64,
 }
 
@@ -37,14 +35,12 @@ struct Wait {
     others: u64,
 }
 
-/// The levels of one vCPU.
 pub(super) struct Starved {
     vcpu: usize,
     waits: [Option<Wait>; LEVELS],
     reported: [Option<Instant>; LEVELS],
 }
 
-/// A level that is starved.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Starvation {
     vcpu: usize,

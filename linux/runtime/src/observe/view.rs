@@ -1,5 +1,5 @@
-//! The socket that `upshift top` connects to. One thread answers requests for snapshots and
-//! recordings.
+//! Serves the socket to which `upshift top` connects. One thread answers requests for snapshots of
+//! the metrics, and for recordings of events.
 //!
 //! ```text
 //!   client: metrics\n   ─►   server: {"protocol":1,"pid":…,"name":…,"metrics":{…}}\n
@@ -42,11 +42,10 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// Number of records in a recording, over all vCPUs, which take 10 MiB. There may be up to twice
-/// that number, because each ring rounds its share up to a power of two.
+/// Number of records in a recording, over all vCPUs, which take 10 MiB. A recording may hold up to
+/// twice that number, because each ring rounds its share up to a power of two.
 const TRACE_EVENTS: usize = 1 << 18;
 
-/// Number of runtimes of this process that have had a socket.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 
 /// Answer to `metrics`, with the identity of a process and a snapshot of one of its runtimes.
@@ -73,7 +72,7 @@ pub struct Recording {
     pub timeline: Timeline,
 }
 
-/// Handle to the thread and its socket, which end when the handle is dropped.
+/// Handle to the thread and its socket. Its drop ends both.
 pub(crate) struct Server {
     path: PathBuf,
     stop: UnixStream,
@@ -81,7 +80,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Opens the socket and starts the thread, on the CPUs of `mask`.
+    /// The thread runs on the CPUs of `mask`.
     pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
         let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
         let path = directory::socket_path(number)?;
@@ -125,7 +124,6 @@ impl Drop for Server {
 struct Client {
     stream: UnixStream,
     request: Vec<u8>,
-    /// The part of the answer that the client has not read yet.
     answer: Vec<u8>,
     sent: usize,
     /// Set if the answer is an error, after which the connection is closed.
@@ -138,7 +136,7 @@ struct Client {
     recording: Option<Running>,
 }
 
-/// Guard of the recording under way. Dropping the guard ends the recording.
+/// Guard of the recording under way, whose drop ends it.
 struct Running(Trace);
 
 impl Drop for Running {
@@ -147,8 +145,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the answer to a request, or `Err` with the reason for a refusal, or `None` if the
-/// runtime has ended.
+/// Returns `Err` with the reason for a refusal, or `None` if the runtime has ended.
 fn answer(
     request: &[u8],
     recording: &mut Option<Running>,
@@ -233,7 +230,7 @@ impl Client {
         }
     }
 
-    /// Reads a request, or writes the answer. Returns false if the connection is over.
+    /// Returns false if the connection is over.
     fn advance(&mut self, shared: &Weak<Shared>) -> bool {
         if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(shared) {
             return false;
@@ -291,7 +288,7 @@ fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// Returns whether the client at the other end runs as the user of this process, or as root.
+/// Returns whether the client runs as the user of this process, or as root.
 fn is_ours(stream: &UnixStream) -> bool {
     let mut peer = libc::ucred {
         pid: 0,

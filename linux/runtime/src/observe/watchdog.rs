@@ -1,12 +1,13 @@
-//! The watchdog is a thread that looks at the polls of all vCPUs from time to time.
+//! The watchdog: a thread that examines the polls of all vCPUs from time to time, and reports those
+//! that take too long.
 //!
 //! The watchdog finds every poll that exceeds the stall limit. It looks twice in each limit, at
 //! intervals of 0.5 to 5 ms (50 ms if there are only the default reports). At each look it marks
-//! the poll that is under way, so that the poll is timed when it ends (`upshift_core::Poll`), and
-//! reports a poll that is older than the limit and has not ended. Shorter polls are sampled, each
-//! with a probability in proportion to its length.
+//! the poll that is under way, so that the poll is timed when it ends (`upshift_core::Poll`). It
+//! reports a poll that is older than the limit and has not ended. A shorter poll may also be
+//! marked, with a probability in proportion to its length.
 //!
-//! So that an idle process is not woken for nothing, the watchdog sleeps when nothing has been
+//! An idle process must not be woken for nothing, so the watchdog sleeps when nothing has been
 //! polled for [`IDLE_LOOKS`] looks. A vCPU that wakes up notifies the watchdog, at the cost of one
 //! load. No notification is lost, because the watchdog and the vCPU each have a full barrier
 //! between their write and their read, as in parking.
@@ -27,17 +28,15 @@ use crate::runtime::shared::Shared;
 use crate::time::clock;
 use crate::user_code::catch_panic::catch_panic;
 
-/// Number of looks without any poll after which the watchdog sleeps.
 const IDLE_LOOKS: u32 = 20;
 /// Interval between two default reports of the same name or spawn location.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of looks that must see a poll before it is reported. If fewer looks have seen it, the
 /// process may have been stopped for most of the time.
 const MIN_LOOKS: u32 = 3;
-/// Largest number of reports to the program per second.
 const MAX_REPORTS_PER_SECOND: u32 = 10;
 
-/// Handle to the thread, which ends when the handle is dropped.
+/// Handle to the thread. Its drop ends the thread.
 pub(crate) struct Watchdog {
     monitor: Arc<Monitor>,
     thread: Option<JoinHandle<()>>,
@@ -83,15 +82,13 @@ impl Drop for Watchdog {
     }
 }
 
-/// State of a vCPU at the last look.
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Seen {
     clock: u64,
-    /// Tick at which the poll that was under way at the last look began. `looks` is the number of
-    /// looks in a row that saw this poll.
+    /// Tick at which the poll that the last look found began.
     began: u64,
     looks: u32,
-    /// Tick at which the poll that was reported last began.
+    /// `began` of the poll that was reported last.
     reported: u64,
 }
 
@@ -132,7 +129,6 @@ fn run(shared: &Weak<Shared>, monitor: &Monitor, on_stall: Option<&OnStall>, rep
     }
 }
 
-/// Looks for starved levels, and reports them.
 fn look_for_starved(shared: &Shared, starved: &mut Vec<Starved>) {
     let now = Instant::now();
     for (index, vcpu) in shared.domain.vcpus().enumerate() {
@@ -149,7 +145,7 @@ fn look_for_starved(shared: &Shared, starved: &mut Vec<Starved>) {
     }
 }
 
-/// Looks at all vCPUs. Returns whether anything has been polled since the last look.
+/// Returns whether anything has been polled since the last look.
 fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) -> bool {
     let mut busy = false;
     for (index, vcpu) in shared.domain.vcpus().enumerate() {
@@ -184,7 +180,6 @@ fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) ->
     busy
 }
 
-/// Sleeps until a vCPU wakes up.
 fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
     monitor.asleep.store(true, SeqCst);
     fence(SeqCst);
@@ -203,7 +198,6 @@ fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
     }
 }
 
-/// Names and spawn locations of recent default reports, each with its time.
 #[derive(Default)]
 struct RecentReports(Vec<(String, Instant)>);
 
@@ -232,7 +226,6 @@ impl RecentReports {
     }
 }
 
-/// Limits the number of reports per second.
 struct RateLimit {
     since: Instant,
     reports: u32,
@@ -255,7 +248,6 @@ impl RateLimit {
     }
 }
 
-/// Passes the pending stalls to the program.
 fn report(monitor: &Monitor, on_stall: Option<&OnStall>, rate: &mut RateLimit) {
     while let Some(stall) = monitor.longest.next_report() {
         let Some(OnStall(tell)) = on_stall else {

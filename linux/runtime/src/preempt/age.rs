@@ -1,5 +1,5 @@
-//! Age of a poll, by the CPU time of its thread, so that time in which other programs have the CPU
-//! does not count.
+//! Estimates how long a poll has run, by the CPU time of its thread, so that time in which other
+//! programs have the CPU does not count.
 //!
 //! **The estimate never exceeds the CPU time that the poll has used.** From the first look at the
 //! poll on, further CPU time is counted exactly. Reading a thread's CPU time takes a system call,
@@ -15,19 +15,16 @@ use std::time::Duration;
 
 use crate::time::clock;
 
-/// The clocks of a thread at a moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clocks {
-    /// Tick of the reading.
     pub(super) now: u64,
-    /// CPU time of the thread, ticks.
     pub(super) used: u64,
     /// Total time for which the vCPU has slept, ticks.
     pub(super) parked: u64,
 }
 
 impl Clocks {
-    /// Creates the clocks from the tick, the CPU time in ns, and the sleep of the vCPU in ticks.
+    /// `used` is in ns, the others are in ticks.
     pub(super) fn new(now: u64, used: u64, parked: u64) -> Clocks {
         Clocks {
             now,
@@ -47,7 +44,6 @@ pub(super) struct Age {
     parked: AtomicU64,
     /// The tick at which the poll that was under way began; 0 for no poll.
     began: AtomicU64,
-    /// Time that this poll had run, ticks.
     ran: AtomicU64,
 }
 

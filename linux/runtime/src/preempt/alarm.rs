@@ -1,5 +1,5 @@
-//! The timer of a vCPU's watcher, for looks that no event causes, and the watcher's rests, in which
-//! arrivals do not wake the watcher.
+//! The timer with which a vCPU's watcher looks at polls when no event wakes it, and the watcher's
+//! *rests*, times in which arrivals of I/O do not wake it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,10 +10,8 @@ use std::time::Duration;
 use crate::notice::explained;
 use crate::time::clock;
 
-/// Time of a timer that is not set.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Timer and rests of a watcher. Written by the watcher and by the current thread.
 pub(super) struct Alarm {
     timer: OwnedFd,
     /// Time at which the timer goes off in ns, or NEVER.
@@ -46,24 +44,22 @@ impl Alarm {
         })
     }
 
-    /// Returns the descriptor of the timer, which is readable when the timer has gone off.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.timer.as_raw_fd()
     }
 
-    /// Waits until the timer has gone off.
     pub(super) fn wait(&self) {
         let mut event = libc::pollfd {
             fd: self.raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: `event` is a local entry, and the call is told of one.
+        // SAFETY: `event` is a valid array of one entry, and the length passed is one.
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
-    /// Makes the timer go off at a time of `CLOCK_MONOTONIC` in ns, or earlier. Callable from any
-    /// thread of the vCPU.
+    /// Sets the timer to `at` (`CLOCK_MONOTONIC`, ns), unless it goes off earlier. Callable from
+    /// any thread of the vCPU.
     #[inline]
     pub(super) fn arm(&self, at: u64) {
         if at < self.armed.load(Relaxed) {
@@ -80,7 +76,6 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer, and sets it again if another thread requests an earlier time meanwhile.
     fn set_and_check(&self, mut at: u64) {
         loop {
             let left = Duration::from_nanos(at.saturating_sub(clock::now()));
@@ -120,13 +115,13 @@ impl Alarm {
         };
     }
 
-    /// Reads the timer, which has gone off. A poll that began before this call may rely on the
-    /// timer; the look that follows sees that poll.
+    /// Reads the timer, which has gone off. A poll that began before this call need not set the
+    /// timer, because the look that follows sees that poll.
     pub(super) fn take(&self) {
         let mut count = 0u64;
         // SAFETY: the pointer is to a local of the size given. The descriptor does not block.
         let read = unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
-        // A failed read means that the timer has been set anew meanwhile.
+        // A failed read means that the timer has been set again meanwhile.
         if read > 0 {
             self.armed.store(NEVER, SeqCst);
             self.armed_ticks.store(0, SeqCst);

@@ -1,5 +1,5 @@
-//! The cost of suspending a poll on this machine. The first runtime that needs the cost measures
-//! it, in about two milliseconds.
+//! Measures what it costs on this machine to suspend a poll. The first runtime that needs the cost
+//! measures it, in about two milliseconds.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -18,15 +18,14 @@ use crate::time::clock;
 const DEFAULT_LOOK_COST: u64 = 10_000;
 /// Delay for which a measurement sets the timer, ns.
 const SHORT_TIMER: u64 = 20_000;
-/// Longest time between two looks of the watcher that calibrates, ns.
+/// Longest time between two looks of the measurement's watcher, ns.
 const LONGEST_TIMER: u64 = 500_000;
-/// Repetitions of each measurement; the median counts.
+/// Repetitions of each measurement, of which the median counts.
 const ROUNDS: usize = 33;
 
 /// Costs in CPU time, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Costs {
-    /// Cost of suspending a poll and resuming it.
     pub(crate) suspension: u64,
     /// Costs of looks that stop nothing.
     pub(crate) looks: LookCosts,
@@ -48,7 +47,6 @@ impl Costs {
     }
 }
 
-/// Returns the costs. The first call measures them on the CPU `cpu`.
 pub(crate) fn costs(cpu: usize) -> Costs {
     static COSTS: OnceLock<Costs> = OnceLock::new();
     *COSTS.get_or_init(|| {
@@ -70,7 +68,6 @@ pub(crate) fn costs(cpu: usize) -> Costs {
     })
 }
 
-/// Measures a switch between two threads of the same CPU, ns.
 fn measure_switch() -> u64 {
     let (ping, pong) = (AtomicU32::new(0), AtomicU32::new(0));
     let pass = |mine: &AtomicU32, other: &AtomicU32, round: u32| {
@@ -92,9 +89,8 @@ fn measure_switch() -> u64 {
     })
 }
 
-/// Measures the time (ns) that a poll loses to a look caused by the timer. This thread takes the
-/// part of the poll, that is, it sets the timer and is interrupted by it. The watcher sets the
-/// timer anew.
+/// Measures the time (ns) that a poll loses to a look caused by the timer. This thread stands for
+/// the poll: it sets the timer, and the watcher's thread interrupts it.
 fn measure_look() -> u64 {
     let Ok(alarm) = Alarm::new() else {
         return DEFAULT_LOOK_COST;
@@ -107,8 +103,8 @@ fn measure_look() -> u64 {
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();
-                // Set again, so that this loop ends even if the other thread sets the timer no
-                // more.
+                // Set again, so that this loop ends even if the other thread does not set the timer
+                // any more.
                 alarm.arm(clock::now() + LONGEST_TIMER);
                 looks.fetch_add(1, Release);
             }

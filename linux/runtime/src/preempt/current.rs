@@ -1,5 +1,5 @@
-//! The calling thread in its role as a thread of a preemptible vCPU: the thread's number, its wait
-//! for its permit, and its answer to the signal.
+//! What a thread of a preemptible vCPU does for itself: it registers with the vCPU, waits for its
+//! permit to use the vCPU's state, and answers the signal that interrupts its poll.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -19,14 +19,13 @@ thread_local! {
     static THREAD: Cell<Registration> = const { Cell::new(Registration { vcpu: null(), number: 0 }) };
 }
 
-/// The vCPU of a thread, and its number there.
 #[derive(Clone, Copy)]
 struct Registration {
     vcpu: *const Preemptible,
     number: usize,
 }
 
-/// Guard. While it lives, its thread is a numbered thread of a preemptible vCPU.
+/// Guard of a thread's membership in a preemptible vCPU.
 pub(super) struct Registered<'a> {
     before: (Registration, permit::Saved),
     thread: &'a Thread,
@@ -83,7 +82,6 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// Calls `f` with the vCPU that the calling thread belongs to, and its number there.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     let registration = THREAD.get();
     // SAFETY: the pointer is null or valid, because only a `Registered` sets it, which borrows the
@@ -93,7 +91,6 @@ pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     }
 }
 
-/// Waits until the revoked permit of the calling thread is granted again.
 fn wait_here(permit: &Permit) {
     let mut waited = false;
     with_current(|vcpu, number| {
@@ -113,7 +110,6 @@ fn wait_here(permit: &Permit) {
     }
 }
 
-/// Records that the calling thread has resumed its poll.
 fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
     if thread.resume_requested.load(Relaxed) == 0 {
         return;
@@ -130,7 +126,7 @@ fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
     }
 }
 
-/// Answers a signal to the calling thread. Async-signal-safe.
+/// Handles the signal on the interrupted thread. Async-signal-safe.
 pub(crate) fn answer_here() {
     with_current(|vcpu, number| {
         let thread = &vcpu.threads[number];
@@ -160,14 +156,14 @@ pub(crate) fn answer_here() {
                 mark_resumed(vcpu, thread);
             }
             if number == FIRST && !thread.permit.in_use() {
-                // Other threads may have served meanwhile and requested a call of `hand_over` in
-                // vain.
+                // Other threads may have served meanwhile, and requested in vain that this thread
+                // call `hand_over`.
                 vcpu.watch().hand_over();
             }
             return;
         }
         if number == FIRST {
-            // Fetches the arrivals, so that the next thread need not request that.
+            // Fetches the arrivals, so that the next thread need not request that from this thread.
             if vcpu.handover.next_up.load(SeqCst) != NONE {
                 // The watcher need not be notified of these arrivals. If this signal came late, the
                 // next thread already runs, and arrivals stay unmasked for the watch over its own
@@ -196,7 +192,7 @@ pub(crate) fn answer_here() {
 
 impl Preemptible {
     /// Waits in the ring until `over` returns true. Called on the ring's thread, with the signal
-    /// blocked. During the wait, completions continue, and this thread makes the system calls that
+    /// blocked. During the wait, operations complete, and this thread makes the system calls that
     /// other threads request. Async-signal-safe.
     pub(super) fn wait_in_ring(&self, over: impl Fn() -> bool) {
         let thread = &self.threads[FIRST];
@@ -223,7 +219,6 @@ impl Preemptible {
         self.watch().hand_over();
     }
 
-    /// Calls [`wait_in_ring`](Preemptible::wait_in_ring) where the signal is not blocked.
     pub(super) fn block_signal_and_wait_in_ring(&self, over: impl Fn() -> bool) {
         let Ok(before) = interrupt::block_own() else {
             return;

@@ -1,6 +1,6 @@
-//! Waits and system calls of a current thread that did not make the ring, and therefore cannot
-//! enter it. With nothing to do, such a thread waits on a futex; the ring's thread makes the ring's
-//! system calls for it.
+//! How the thread that serves a preemptible vCPU waits and makes system calls if it did not create
+//! the vCPU's io_uring, which only the creator may enter. Such a thread waits on a futex, and the
+//! ring's thread makes the ring's system calls for it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -45,7 +45,7 @@ impl Preemptible {
         self.idle.0.load(SeqCst) == 1
     }
 
-    /// Ends the wait of a current thread that cannot wait in the ring. Async-signal-safe.
+    /// Async-signal-safe.
     pub(crate) fn end_idle(&self) {
         if self.is_idle() {
             self.idle.0.store(0, SeqCst);
@@ -54,7 +54,6 @@ impl Preemptible {
     }
 }
 
-/// Makes the ring's system calls on the first thread while another one serves.
 pub(super) struct FirstThreadProxy(pub(super) *const Preemptible);
 
 // SAFETY: the pointer leads to a vCPU whose shared state is `Sync`. The vCPU's ring holds the

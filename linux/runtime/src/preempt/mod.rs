@@ -1,42 +1,49 @@
-//! Preemptible vCPUs, on which a poll that overruns or blocks does not hold up other polls. The
-//! process needs no privileges.
+//! Stops polls that run too long or block, so that they do not hold up other coroutines. A vCPU
+//! (the right to run on one CPU, with its ready queues and its io_uring) whose polls can be stopped
+//! is *preemptible*. The process needs no privileges.
 //!
 //! ```text
 //!   watcher    sleeps on an eventfd and a timer; decides and stops polls (watcher.rs, suspend.rs)
-//!   workers    the current one runs ring and coroutines, inline (serve.rs);
+//!   workers    the current one runs the ring and the coroutines (serve.rs);
 //!              the spare ones sleep; the rest hold a suspended or blocked poll (thread.rs)
 //! ```
+//!
+//! A thread may use the vCPU's state only while it holds its *permit*. The watcher revokes the
+//! permit of the current thread to stop a poll. A *look* is one examination of the running poll by
+//! the watcher. A *turn* is the time for which a resumed poll may run even if other work is
+//! waiting. An *arrival* is a completion, a due timer, or a wake from outside that the vCPU has not
+//! processed yet.
 //!
 //! # Where a newcomer starts
 //!
 //! | question | file |
 //! |---|---|
-//! | When is a poll suspended? | `upshift_core::preempt`: four sentences, no threads, no clocks |
+//! | When is a poll suspended? | `upshift_core::preempt`, which knows no threads and no clocks |
 //! | How are the costs of a suspension and of a look measured? | `calibrate.rs` |
 //! | How does a poll begin and end? | `serve.rs`: `poll_begins`, `poll_ends` |
 //! | When does the watcher look, and at which facts? | `watcher.rs`; timer and rests: `alarm.rs` |
 //! | How long has a poll run? | `age.rs` |
-//! | How is a poll stopped and resumed? | `suspend.rs`; the handler of the signal: `current.rs` |
+//! | How is a poll stopped and resumed? | `suspend.rs`; the signal handler: `current.rs` |
 //! | Which thread may touch which state? | the table of `vcpu.rs`; `roles.rs` and `permit.rs` |
 //! | How is the ring of a stopped thread served? | `service.rs`, `idle.rs` |
 //! | In which order does the kernel run these threads? | `slice.rs` |
 //!
-//! All threads of a vCPU are pinned to one CPU. Workers have ordinary priority, in the batch policy
-//! while they wait and in the default policy while they poll. The first worker thread made the
-//! ring. While polls are short, that thread does the same as the thread of an inline vCPU, without
-//! any hand-over: enter the ring, reap, poll. At the beginning of a poll, the thread unmasks the
+//! All threads of a vCPU are pinned to one CPU. Workers have ordinary priority. They are in the
+//! batch policy while they wait and in the default policy while they poll. The first worker thread
+//! created the ring. While polls are short, that thread alone enters the ring, processes
+//! completions and polls, as on a cooperative vCPU. When a poll begins, the thread unmasks the
 //! ring's completion eventfd, by one store into memory that the kernel reads. So **the arrival is
 //! the interrupt**, and it wakes the watcher only while a poll is under way. A look is *stale* if
-//! its timer was set for a poll that has ended by then. After a stale look the watcher rests.
-//! During a rest polls leave the eventfd masked, and postpone a timer instead, which goes off only
+//! the watcher's timer was set for a poll that has ended by then. After a stale look the watcher
+//! rests: polls leave the eventfd masked, and only postpone a timer, which therefore goes off only
 //! during a long poll.
 //!
 //! # Stopping a poll
 //!
 //! The watcher revokes the permit of the current thread (`permit.rs`), lets the core queue the
-//! coroutine as *suspended*, makes a spare thread current, and sends the stopped thread a signal,
-//! in whose handler the thread waits until its permit is granted again. The signal frees the CPU;
-//! the permit keeps the data safe, whether the signal arrives or not.
+//! coroutine as *suspended*, makes a spare thread current, and sends the stopped thread a signal.
+//! In the signal's handler, the stopped thread waits until its permit is granted again. The signal
+//! frees the CPU. The permit keeps the data safe, whether the signal arrives or not.
 //!
 //! A thread that sleeps in the middle of its poll (in a lock or a system call) is not sent a
 //! signal. Its poll is *blocked*, and in no queue, until the thread wakes up. So a system call that
@@ -44,10 +51,10 @@
 //!
 //! # No state waits for the signal
 //!
-//! The handler may begin late, twice, or never, because polls may block the signal, and programs
-//! may replace the handler. Each state that the handler ends therefore ends without it as well.
+//! The handler may run late, twice, or never, because polls may block the signal, and programs may
+//! replace the handler. Each state that the handler ends therefore ends without it as well.
 //!
-//! | state | ends without the handler |
+//! | state | how it ends without the handler |
 //! |---|---|
 //! | the next thread is to be woken (`next_up`) | the next look wakes it |
 //! | a poll has yet to resume (`resume_requested`) | a turn later, unless it waits for the permit |
@@ -58,19 +65,21 @@
 //!
 //! # The ring of a stopped thread
 //!
-//! Only the thread that made a ring may enter it. While other threads serve, that thread waits in
-//! the ring, inside its signal handler. So completions continue without a signal for each. It also
-//! makes the system calls that the current thread requests (`service.rs`).
+//! Only the thread that created a ring may enter it. While other threads serve, that thread waits
+//! in the ring, inside its signal handler, so that operations complete without a signal for each.
+//! It also makes the system calls that the current thread requests (`service.rs`).
 //!
 //! # Pinned futures
 //!
-//! The future of `block_on` and those of `spawn_local` need not be `Send`, so they are polled only
-//! on the thread of `block_on`. Their polls are suspended like others. While a poll is stopped on
-//! that thread, the other pinned futures wait; as soon as one of them is ready, the stopped poll is
+//! The futures of `block_on` and `spawn_local` need not be `Send`, so they are polled only on the
+//! thread of `block_on`. Their polls are suspended like others. While a poll is stopped on that
+//! thread, the other pinned futures wait. As soon as one of them is ready, the stopped poll is
 //! resumed.
 //!
-//! Sources: suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki,
-//! Taura, Balaji, PPoPP 2021); the rule for suspension is that of the ski-rental problem.
+//! # Sources
+//!
+//! Suspension by signal is known for user-level threads as KLT-switching (Shiina, Iwasaki, Taura,
+//! Balaji, PPoPP 2021). The rule for suspension is that of the ski-rental problem.
 //! `docs/preemption.md` states the rule for users, `docs/preemption-proofs.md` its bounds.
 
 mod age;
@@ -150,7 +159,7 @@ pub struct PreemptionStats {
     pub services: u64,
 }
 
-/// Calls `f`, and does not suspend the current poll meanwhile. Use it for a few microseconds in
+/// Calls `f`, during which the current poll is not suspended. Use it for a few microseconds in
 /// which other threads would have to wait for the poll, for example because the poll holds a spin
 /// lock. Costs two stores and two loads; without preemption, only the call.
 ///
@@ -164,8 +173,8 @@ pub struct PreemptionStats {
 /// # });
 /// ```
 pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
-    /// Ends the critical section, which does not count as a use (`permit::begin_use`), because `f`
-    /// is user code.
+    // The critical section does not count as a use of the permit (`permit::begin_use`), because `f`
+    // is user code.
     struct Entered;
     impl Drop for Entered {
         fn drop(&mut self) {
@@ -177,7 +186,6 @@ pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns the error for a vCPU that cannot be preemptible.
 pub(crate) fn refusal(why: impl fmt::Display) -> io::Error {
     io::Error::new(
         io::ErrorKind::PermissionDenied,

@@ -1,9 +1,10 @@
-//! The permit of the calling thread for the state that its vCPU shares with other threads.
+//! The permit of the calling thread to use the state that its vCPU shares with other threads.
 //!
-//! All code in this crate, in the ring and in the core that touches a vCPU runs between [`enter`]
-//! and [`leave`]. Such a section is a *use* of the permit. Another thread revokes the permit in the
-//! middle of a poll to suspend that poll (`preempt`), or to take care of the vCPU's ring
-//! (`stand_in`). The polling thread then waits in `enter` until its permit is granted again.
+//! All code in this crate, in `upshift_ring` and in `upshift_core` that touches a vCPU runs between
+//! [`enter`] and [`leave`]. Such a section is a *use* of the permit. Another thread revokes the
+//! permit in the middle of a poll, either to suspend that poll (`preempt`), or to serve the vCPU's
+//! ring during a long poll (`stand_in`). If the polling thread then begins a use, it waits in
+//! `enter` until its permit is granted again.
 //!
 //! A use costs about a nanosecond, and on threads without a permit one load of a thread-local.
 
@@ -26,12 +27,10 @@ pub(crate) struct Hooks {
     pub(crate) wait: fn(&Permit),
 }
 
-/// Sleeps until the permit is granted.
 pub(crate) fn wait_for_grant(permit: &Permit) {
     permit.wait_until(|| false);
 }
 
-/// The former permit of a thread that holds another one.
 #[derive(Clone, Copy)]
 pub(crate) struct Saved(*const Permit, Hooks);
 
@@ -44,7 +43,7 @@ pub(crate) unsafe fn hold(permit: &Permit, hooks: Hooks) -> Saved {
     Saved(PERMIT.replace(permit), HOOKS.replace(hooks))
 }
 
-/// Restores the permit that [`hold`] has returned.
+/// Restores the permit that [`hold`] has replaced.
 ///
 /// # Safety
 /// The former permit still meets the contract of [`hold`].
@@ -53,7 +52,6 @@ pub(crate) unsafe fn restore(saved: Saved) {
     HOOKS.set(saved.1);
 }
 
-/// Begins a use of the state that the threads of a vCPU share.
 #[inline]
 pub(crate) fn enter() {
     let permit = PERMIT.get();
@@ -71,7 +69,6 @@ fn wait(permit: &Permit) {
     (HOOKS.get().wait)(permit);
 }
 
-/// Ends the use that [`enter`] began.
 #[inline]
 pub(crate) fn leave() {
     let permit = PERMIT.get();
@@ -93,7 +90,8 @@ thread_local! {
     static USES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Begins a use of memory that the threads of a vCPU share, or of a lock of the runtime.
+/// Begins a use that may hold a lock of the runtime. Debug builds check that no user code runs
+/// within it.
 #[inline]
 pub(crate) fn begin_use() {
     enter();
@@ -101,7 +99,6 @@ pub(crate) fn begin_use() {
     USES.set(USES.get() + 1);
 }
 
-/// Ends the use that [`begin_use`] began.
 #[inline]
 pub(crate) fn end_use() {
     #[cfg(debug_assertions)]
@@ -109,14 +106,13 @@ pub(crate) fn end_use() {
     leave();
 }
 
-/// Returns whether a use is under way, or a lock held, on the calling thread.
 #[cfg(debug_assertions)]
 pub(crate) fn is_used() -> bool {
     USES.get() != 0
 }
 
-/// Checks that user code may run now. User code must not run within a use, because it may take
-/// long, and may take the same lock again.
+/// Checks that user code may run now. It must not run within a use, because it may take long, or
+/// take a lock that the use holds.
 ///
 /// # Panics
 /// In debug builds, if a use is under way or the calling thread holds a lock of the runtime.
@@ -129,7 +125,6 @@ pub(crate) fn debug_assert_unused() {
     );
 }
 
-/// Guard of a use, from [`begin_use`] to [`end_use`].
 pub(crate) struct Critical(());
 
 impl Critical {

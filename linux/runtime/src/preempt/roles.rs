@@ -1,14 +1,13 @@
-//! The role of each worker thread of a preemptible vCPU. Exactly one of these threads, the
-//! *current* thread, serves the vCPU.
+//! The role of each worker thread of a vCPU whose polls can be interrupted. Exactly one of these
+//! threads, the *current* thread, serves the vCPU. The others wait, or hold a poll that was
+//! stopped.
 
-/// The thread that made the ring.
+/// The thread that created the ring.
 pub(super) const FIRST: usize = 0;
 /// The thread of `block_on`, on vCPU 0. It polls pinned coroutines, and nothing else.
 pub(super) const MAIN: usize = 1;
-/// Stands for no thread.
 pub(super) const NONE: usize = usize::MAX;
 
-/// The role of a worker thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     /// The thread waits to be given the vCPU.
@@ -17,7 +16,6 @@ pub(super) enum Role {
     Main,
     /// The thread does not take part.
     Absent,
-    /// The thread serves the vCPU.
     Current,
     /// The thread was stopped in the middle of a poll, which is queued.
     Suspended,
@@ -25,7 +23,7 @@ pub(super) enum Role {
     Blocked,
 }
 
-/// Roles of the threads that have been started. Thread 0, which made the ring, is preferred
+/// Roles of the threads that have been started. Thread 0, which created the ring, is preferred
 /// whenever it is free. The thread for pinned coroutines, if there is one, takes part only during
 /// `block_on`, and polls nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +34,6 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Creates the roles of a vCPU with thread 0 alone, which is current.
     pub(super) fn new(most: usize) -> Roles {
         let mut roles = Vec::with_capacity(most);
         roles.push(Role::Current);
@@ -47,14 +44,13 @@ impl Roles {
         }
     }
 
-    /// Adds a free thread. Does not allocate while there are at most as many threads as were given
-    /// to [`new`](Roles::new).
+    /// Adds a free thread. Does not allocate until there are more threads than the `most` of
+    /// [`new`](Roles::new).
     pub(super) fn add(&mut self) {
         self.roles.push(Role::Free);
     }
 
-    /// Makes a free thread absent, because it cannot serve. Returns false if the thread is not
-    /// free.
+    /// Makes a free thread absent, because it cannot serve. Returns false if it is not free.
     #[must_use]
     pub(super) fn leave(&mut self, thread: usize) -> bool {
         let is_free = self.roles[thread] == Role::Free;
@@ -64,7 +60,6 @@ impl Roles {
         is_free
     }
 
-    /// Adds the thread for pinned coroutines, which is absent.
     pub(super) fn add_main(&mut self) {
         self.main = Some(self.roles.len());
         self.roles.push(Role::Absent);
@@ -89,19 +84,16 @@ impl Roles {
         self.roles[thread]
     }
 
-    /// Returns the threads of this role.
     pub(super) fn with_role(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
         let all = self.roles.iter().enumerate();
         all.filter(move |(_, other)| **other == role)
             .map(|(n, _)| n)
     }
 
-    /// Returns the number of threads that have been started.
     pub(super) fn count(&self) -> usize {
         self.roles.len()
     }
 
-    /// Returns the free thread to use next.
     pub(super) fn free(&self) -> Option<usize> {
         self.with_role(Role::Free).next()
     }
@@ -116,15 +108,12 @@ impl Roles {
         Some(next)
     }
 
-    /// Stops the current thread, which takes `role`, and makes a thread with a suspended poll
-    /// current.
     pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
         debug_assert_eq!(self.roles[suspended], Role::Suspended);
         self.roles[self.current] = role;
         self.become_current(suspended);
     }
 
-    /// Makes a blocked thread a suspended one, because its poll has been queued.
     pub(super) fn unblock(&mut self, thread: usize) {
         debug_assert_eq!(self.roles[thread], Role::Blocked);
         self.roles[thread] = Role::Suspended;
@@ -155,7 +144,6 @@ mod tests {
     use super::*;
     use std::collections::{HashSet, VecDeque};
 
-    /// Returns all states that one operation can lead to.
     fn successors(roles: &Roles) -> Vec<Roles> {
         let mut next = Vec::new();
         if roles.count() < 4 {

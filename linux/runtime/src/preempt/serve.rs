@@ -1,7 +1,7 @@
-//! Steps that the current thread of a preemptible vCPU adds to the loop of `worker`. In these steps
-//! the thread arranges the watcher's looks at polls, and hands the vCPU over to other threads.
+//! Serves a preemptible vCPU. To the loop in `worker`, this module adds the steps in which the
+//! current thread arranges the watcher's looks at polls, and hands the vCPU over to other threads.
 //!
-//! The permit of the thread is in use except during polls.
+//! The thread's permit is in use except during polls.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -20,14 +20,12 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::worker::{Until, VcpuKind, Worker};
 
-/// A preemptible vCPU, served by its thread `me`.
 struct Shared<'a> {
     vcpu: &'a Preemptible,
     worker: &'a Worker,
     thread: &'a Thread,
     me: usize,
     done: &'a dyn Fn() -> bool,
-    /// Tick at the end of the last wait.
     idle_at: u64,
 }
 
@@ -53,10 +51,10 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
         vcpu.hand_over(self.worker, to).then_some(false)
     }
 
-    /// Returns true if the ring is due in one of two cases. While a poll is suspended, arrivals are
-    /// reaped first, because an arrival of the same level goes before that poll. Shortly after a
-    /// wait there is time to spare, and an arrival that is reaped now does not have to wait for a
-    /// poll that may turn out to be long.
+    /// Returns true if the ring is due and one of two conditions holds. While a poll is suspended,
+    /// arrivals are reaped first, because an arrival of the same level goes before that poll.
+    /// Shortly after a wait there is time to spare, and an arrival that is reaped now does not have
+    /// to wait for a poll that may turn out to be long.
     fn reaps_before_poll(&self) -> bool {
         let vcpu = self.vcpu;
         let idle = self.worker.executor().clock().wrapping_sub(self.idle_at);
@@ -118,7 +116,6 @@ impl Preemptible {
         unsafe { worker.ring().adopt() };
         self.ensure_spare();
         thread.sample_clocks(|now| self.parked(now));
-        // The cause of the suspension waits in the ring or in the queues.
         self.watch().mask();
         worker.run_pass();
         let shared = Shared {
@@ -144,7 +141,7 @@ impl Preemptible {
         }
     }
 
-    /// Begins a poll on this thread. The poll may be stopped from here on.
+    /// Begins a poll. From here on it may be stopped.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread
@@ -206,7 +203,6 @@ impl Preemptible {
         }
     }
 
-    /// Makes the watcher listen from here on.
     #[inline]
     pub(super) fn listen(&self, worker: &Worker) {
         if !worker.executor().has_arrival_notice() {
@@ -219,7 +215,6 @@ impl Preemptible {
             .arm(worker.timers().next_deadline().unwrap_or(NEVER));
     }
 
-    /// Makes a call within the poll of thread `number`; see [`without_suspension`].
     fn without_suspension<R>(&self, number: usize, call: impl FnOnce() -> R) -> R {
         let _critical = crate::preempt::permit::Critical::enter();
         if self.current.load(Acquire) != number {
@@ -287,14 +282,14 @@ impl Preemptible {
             // A coroutine that yields goes to the tail of its level.
             drop(polled);
         }
-        // Usually a thread is free: the thread that gave the vCPU away, or one that has been
+        // Usually a thread is free: the one that gave the vCPU to this thread, or one that has been
         // current since.
         loop {
             let free = self.roles().free();
             if self.hand_over(worker, free.unwrap_or(FIRST)) {
                 return;
             }
-            // If each thread holds a poll, one of the suspended polls is resumed.
+            // If every thread holds a poll, a suspended one is resumed.
             let successor = self.successor(&self.roles(), NONE);
             let id = successor.map(|successor| self.suspended_on(successor));
             if let Some(id) = id
@@ -306,8 +301,8 @@ impl Preemptible {
         }
     }
 
-    /// Arranges a look because the poll of the calling thread has made a coroutine of this vCPU
-    /// ready, which waits for the end of the poll.
+    /// Arranges a look because the current poll has made a coroutine of this vCPU ready, which now
+    /// waits for the end of the poll.
     #[cold]
     fn waiter(&self, waits: WaitingWork) {
         let ticks = clock::ticks();
@@ -319,12 +314,12 @@ impl Preemptible {
         }
     }
 
-    /// Starts another spare thread. Allocates, so only a thread of the vCPU may call it.
+    /// Allocates, so only a thread of the vCPU may call it.
     fn start_another(&self) -> std::io::Result<()> {
         self.to_arc().start_spare()
     }
 
-    /// Returns another counted reference to the vCPU. Only for threads of the vCPU.
+    /// Only for threads of the vCPU.
     pub(super) fn to_arc(&self) -> Arc<Preemptible> {
         // SAFETY: `self` is in an `Arc` that came from `Arc::new`, and the runtime's worker holds a
         // reference, so the count is at least 1.

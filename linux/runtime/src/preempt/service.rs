@@ -1,17 +1,18 @@
-//! System calls on a ring while a thread other than the ring's *owner* serves the vCPU. The owner
-//! is the thread that created the ring; it makes the calls. The serving thread is the *requester*.
+//! System calls on an io_uring while a thread other than its *owner* serves the vCPU. The owner is
+//! the thread that created the ring, and only it may enter the ring, so it makes the calls. The
+//! serving thread is the *requester*.
 //!
 //! ```text
 //!   Idle ──1 request──► Requested ──2 taken──► Taken ──3 done──► Done ──4──► Idle
 //!                          └──────5 no answer in time: withdrawn──────────────┘
 //! ```
 //!
-//! The requester fills in the call (1) and sends the owner a signal: at once, or a little later if
-//! the owner seems about to answer by itself. Without an answer the requester wakes the owner
-//! through the ring. The owner, which waits in its ring or in the handler of the signal, or sleeps
-//! in a poll, makes the call (2, 3) and continues to wait. The requester takes the result (4). If
-//! the owner blocks the signal, or is in an uninterruptible sleep, it does not answer, and the
-//! requester withdraws the request (5) and tries again later.
+//! The requester fills in the call (1) and sends the owner a signal. It waits a little first if the
+//! owner seems about to answer by itself. Without an answer the requester wakes the owner through
+//! the ring. The owner waits in its ring or in the handler of the signal, or sleeps in a poll. It
+//! makes the call (2, 3) and continues to wait. The requester takes the result (4). If the owner
+//! blocks the signal, or is in an uninterruptible sleep, it does not answer. The requester then
+//! withdraws the request (5) and tries again later.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -28,10 +29,9 @@ const REQUESTED: u32 = 1;
 const TAKEN: u32 = 2;
 const DONE: u32 = 3;
 
-/// The calls of one ring.
 pub(super) struct Service {
     state: AtomicU32,
-    /// The call to make; valid from REQUESTED to DONE.
+    /// Valid from REQUESTED to DONE.
     job: UnsafeCell<Option<*mut dyn FnMut()>>,
     pub(super) served: AtomicU64,
 }
@@ -53,10 +53,11 @@ impl Service {
     }
 
     /// Makes the owner run `job`. Returns false if the owner does not answer; it will then not run
-    /// `job`. For the first `grace` ns the owner is sent no signal, because it seems about to
-    /// answer by itself, since the kernel has woken it for an arrival. After that it is sent the
-    /// signal, because it may sleep after all. `wake` ends the owner's wait in the ring without a
-    /// signal.
+    /// `job`.
+    ///
+    /// A `grace` (ns) other than 0 means that the kernel has woken the owner for an arrival, so
+    /// that it will probably answer by itself. It is sent the signal only after that time, because
+    /// it may sleep after all. `wake` ends the owner's wait in the ring without a signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// The owner seems about to answer by itself, but sleeps, where only a signal reaches it. It
+    /// The owner seems about to answer by itself, but sleeps where only a signal reaches it. It
     /// must be sent the signal after the grace, so that the quickest call takes less than
     /// [`MAX_SUSPENSION`].
     #[test]

@@ -1,14 +1,14 @@
-//! Time slices and scheduling policies of threads, which decide the order in which the kernel runs
-//! the threads of a vCPU. The process needs no privileges.
+//! Sets the time slices and scheduling policies of threads, so that the kernel runs the threads of
+//! a vCPU in the right order. The process needs no privileges.
 //!
-//! A thread that wakes up goes before a running thread of the same priority if its slice is
-//! shorter; otherwise the running thread is left alone until the next tick. So the watcher has the
-//! shortest slice that the kernel accepts, or, if the process has the privilege, the lowest
-//! real-time priority. The workers keep the default slice.
+//! A thread that wakes up preempts a running thread of the same priority if its slice is shorter.
+//! Otherwise the running thread continues until the next tick. So the watcher has the shortest
+//! slice that the kernel accepts, or, if the process has the privilege, the lowest real-time
+//! priority. The workers keep the default slice.
 //!
 //! Workers that wait, as spare threads or with a suspended poll, are in the batch policy, because a
-//! thread of that policy does not go before the thread that wakes it ([`BatchPolicy`]). Workers
-//! that poll are in the default policy.
+//! thread of that policy does not preempt the thread that wakes it ([`BatchPolicy`]). Workers that
+//! poll are in the default policy.
 
 /// The watcher's slice, ns. It is the shortest that the kernel accepts.
 const SLICE: u64 = 100_000;
@@ -16,7 +16,7 @@ const SLICE: u64 = 100_000;
 /// priority.
 const RESET_ON_FORK: u64 = 1;
 
-/// The kernel's `sched_attr`.
+/// The kernel's `struct sched_attr`.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -51,11 +51,12 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 
 /// Prepares the calling thread to be a watcher. If the process has the privilege, the thread gets
 /// the lowest real-time priority, so that it runs when it wakes up, however much CPU time it has
-/// used. This starves nobody, because a watcher polls nothing, and its work is bounded. Without the
-/// privilege the thread gets a short slice, if the kernel supports slices. With a `daemon` it gets
-/// a short slice, too, because the daemon leaves threads alone that have a real-time priority of
-/// their own. Such a daemon elevates the watcher above all threads that compute while processes
-/// compete.
+/// used. This starves no other thread, because a watcher polls nothing, and its work is bounded.
+/// Without the privilege the thread gets a short slice, if the kernel supports slices.
+///
+/// With a `daemon` it gets a short slice, too. The daemon leaves threads alone that have a
+/// real-time priority of their own, but elevates other watchers above all threads that compute
+/// while processes compete.
 pub(super) fn schedule_as_watcher(daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
@@ -68,8 +69,8 @@ pub(super) fn schedule_as_watcher(daemon: bool) {
     }
 }
 
-/// Prepares the calling thread to mostly wait, and to wake coroutines. The thread loses a real-time
-/// priority that it has inherited.
+/// Prepares a thread that mostly waits, and wakes coroutines. The thread loses a real-time priority
+/// that it has inherited.
 pub(crate) fn schedule_as_waiter() {
     if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
         set(&mut Attributes::default());
@@ -78,10 +79,10 @@ pub(crate) fn schedule_as_waiter() {
 }
 
 /// Guard of a wait. While the guard lives, the calling thread (the waiter), if it has ordinary
-/// priority, does not go before the thread that wakes it (the waker), which is about to sleep. If
-/// the waiter did go first, the waker would stay in the kernel's queue. When the watcher then wakes
-/// up, the kernel would compare it with the waker instead of with the waiter's poll, and could make
-/// the watcher wait for the next tick. Async-signal-safe.
+/// priority, does not preempt the thread that wakes it (the waker), which is about to sleep.
+/// Otherwise the waker would stay in the kernel's run queue. When the watcher then wakes up, the
+/// kernel would compare it with the waker instead of with the waiter's poll, and could make the
+/// watcher wait for the next tick. Async-signal-safe.
 pub(super) struct BatchPolicy {
     /// Set if this guard has changed the policy, which its drop restores.
     is_ours: bool,

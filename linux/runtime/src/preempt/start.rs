@@ -1,4 +1,5 @@
-//! Starts a preemptible vCPU. Checks the kernel's features, and starts the first threads.
+//! Starts a preemptible vCPU: checks the kernel's features, and starts the watcher and the first
+//! spare threads.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::{interrupt, refusal, slice, watcher};
 use crate::host::PreemptibleVcpu;
 use crate::worker::Worker;
 
-/// Makes the vCPU of `worker`, which the calling thread made, preemptible.
+/// Makes the vCPU of `worker`, which the calling thread created, preemptible.
 ///
 /// # Safety
 /// The worker stays in its place until [`Preemptible::end`] has returned true.

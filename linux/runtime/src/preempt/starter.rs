@@ -1,4 +1,5 @@
-//! Start and end of a preemptible vCPU's threads, which are named after it and pinned to its CPU.
+//! Starts and ends the threads of a preemptible vCPU, which are named after it and pinned to its
+//! CPU.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,16 +9,13 @@ use super::thread::id_of;
 use crate::affinity;
 use crate::notice::no_thread;
 
-/// Starts threads on the CPU of a vCPU, and keeps their handles.
 pub(super) struct Starter {
     cpu: usize,
-    /// Prefix of the names of threads.
     name: String,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Starter {
-    /// Creates the starter of vCPU `index` of the runtime `name`.
     pub(super) fn new(cpu: usize, name: &str, index: usize) -> Starter {
         Starter {
             cpu,
@@ -27,7 +25,7 @@ impl Starter {
         }
     }
 
-    /// Starts a thread, and returns its id in the kernel.
+    /// Returns the id of the new thread in the kernel.
     pub(super) fn start(
         &self,
         role: &str,

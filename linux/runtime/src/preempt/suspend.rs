@@ -1,4 +1,7 @@
-//! Stops and resumes polls.
+//! Stops polls and resumes them later. [`super`] explains the threads of a vCPU and their permits.
+//!
+//! If every thread of the vCPU holds a suspended poll, the suspended polls take turns: for the
+//! length of a turn, one of them displaces the poll that is under way.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -19,35 +22,31 @@ use crate::worker::Worker;
 /// polls).
 pub(super) type PollId = (usize, u64);
 
-/// State of a poll that was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
-    /// The poll is suspended.
     Suspended,
-    /// The poll is blocked, because its thread sleeps.
+    /// The thread sleeps.
     Blocked,
 }
 
-/// The reason why no poll was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotStopped {
-    /// The thread is in the middle of a use of its permit.
     InUse,
     /// The poll is not under way, because it has ended, or has not been resumed yet.
     Over,
-    /// Every thread holds a poll.
     NoThread,
 }
 
 impl Preemptible {
-    /// Takes the vCPU from the current thread in the middle of this poll and makes another thread
-    /// current. Only for the watcher, which allocates nothing and takes no lock that a poll may
-    /// hold.
+    /// Stops `poll`, which is under way on the current thread, and makes another thread current.
+    /// Only for the watcher. Allocates nothing and takes no lock that a poll may hold, because the
+    /// poll would be stopped while it holds the lock.
     ///
     /// Returns an error if the vCPU has gone on to another poll since the watcher decided to stop
-    /// this one. A poll that is to resume but has not got the CPU yet is left alone, because it
-    /// would pay for a suspension without having run. If `may_sleep` is false, the poll has lost no
-    /// CPU time, so its thread does not sleep, and the kernel need not be asked.
+    /// this one. A poll that is to resume but has not got the CPU yet is left alone, because
+    /// otherwise it would be suspended again without having run. `may_sleep` is false if the poll
+    /// has lost so little CPU time that its thread cannot be asleep. This saves the system call
+    /// that checks it.
     pub(super) fn stop_current(
         &self,
         poll: PollId,
@@ -65,15 +64,14 @@ impl Preemptible {
             return Err(NotStopped::InUse);
         }
         let is_asleep = may_sleep && thread.is_asleep();
-        let turn = self.handover.turn.load(Relaxed);
+        let next_turn = self.handover.turn.load(Relaxed);
         let level = self.worker().executor().running_level().unwrap_or_default();
-        // If every thread holds an unfinished poll, a suspended poll resumes in place of the
-        // current one, if the current poll sleeps or a turn is due. The reason is that the
-        // suspended poll may hold a lock that the others wait for. The displaced poll continues
-        // after that turn, because no new coroutine can be polled before one of these polls has
-        // ended.
+        // No thread is free if every thread holds an unfinished poll. If the current poll sleeps or
+        // a turn is due, a suspended poll then resumes in its place, because it may hold a lock
+        // that the others wait for. When a turn ends, the poll that it displaced resumes. No new
+        // coroutine can be polled before one of these polls has ended.
         let successor = match roles.free() {
-            None if is_asleep || turn != NONE => self.successor(&roles, turn),
+            None if is_asleep || next_turn != NONE => self.successor(&roles, next_turn),
             None => self.displaced_by(&roles, level.get()),
             Some(_) => None,
         };
@@ -84,7 +82,7 @@ impl Preemptible {
         } else if roles.free().is_none() && successor.is_none() {
             Err(NotStopped::NoThread)
         } else {
-            self.take_poll(current, place, is_asleep)
+            self.record_stop(current, place, is_asleep)
         };
         let role = match stopped {
             Ok(Stopped::Suspended) => Role::Suspended,
@@ -100,7 +98,7 @@ impl Preemptible {
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring().owner());
         if let Some(successor) = successor {
-            let takes_turn = role == Role::Suspended && turn != NONE;
+            let takes_turn = role == Role::Suspended && next_turn != NONE;
             self.handover.turn.store(NONE, Relaxed);
             self.handover.displaced_level.store(level.get(), Relaxed);
             let displaced = if takes_turn { current } else { NONE };
@@ -122,13 +120,14 @@ impl Preemptible {
             unreachable!("there is a free thread, and the lock is held");
         };
         self.current.store(next, Release);
-        // The next thread finds the arrivals before its first poll.
+        // The next thread looks for arrivals before its first poll, so the watcher need not report
+        // them.
         self.watch().mask();
         if role == Role::Suspended {
             // The stopped thread wakes the next one, from its handler. If the watcher woke it, the
             // next thread might take the CPU from the watcher. The watcher would then stay in the
-            // kernel's queue, ready but not running, while the next poll runs, and no wake-up would
-            // let it go first.
+            // kernel's run queue while the next poll runs, so that a later wake-up would not let it
+            // preempt that poll.
             self.handover.next_up.store(next, SeqCst);
             if thread.awaits_permit() {
                 self.start_next();
@@ -167,17 +166,17 @@ impl Preemptible {
         }
     }
 
-    /// Tells the core that the poll of the current thread, whose permit is revoked, is stopped.
-    fn take_poll(
+    /// Records that the poll of the current thread, whose permit is revoked, is stopped.
+    fn record_stop(
         &self,
         current: usize,
         place: QueueEnd,
-        asleep: bool,
+        is_asleep: bool,
     ) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor();
         let (ran, _) = thread.run_time(self.settings.cost_ticks, |now| self.parked(now));
-        let stopped = if asleep {
+        let stopped = if is_asleep {
             // SAFETY: nothing else touches the coroutine in the meantime. The thread that polls it
             // is outside of the core, and comes back to the core only with its permit, which
             // `resume` grants when the coroutine has been picked. The domain lives as long as the
@@ -236,18 +235,18 @@ impl Preemptible {
         self.resume_thread(worker, roles, to, turn);
     }
 
-    /// Returns the thread whose suspended poll is resumed if no thread is free. This is the thread
-    /// `turn`, if its poll is suspended, or else the thread whose poll was suspended first.
-    pub(super) fn successor(&self, roles: &Roles, turn: usize) -> Option<usize> {
+    /// Returns the thread whose suspended poll is resumed if no thread is free. This is `next_turn`
+    /// if its poll is suspended, or else the thread whose poll was suspended first.
+    pub(super) fn successor(&self, roles: &Roles, next_turn: usize) -> Option<usize> {
         let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
-        if turn != NONE && roles.role(turn) == Role::Suspended {
-            return Some(turn);
+        if next_turn != NONE && roles.role(next_turn) == Role::Suspended {
+            return Some(next_turn);
         }
         roles.with_role(Role::Suspended).min_by_key(since)
     }
 
-    /// Returns the thread whose poll was displaced for the turn of the poll under way. Returns
-    /// `None` if the poll under way, which is of `level`, is more urgent than the displaced one.
+    /// Returns the thread whose poll was displaced by the turn of the current poll. Returns `None`
+    /// if the current poll, which is of `level`, is more urgent than the displaced one.
     fn displaced_by(&self, roles: &Roles, level: u8) -> Option<usize> {
         let displaced = self.handover.displaced.load(Relaxed);
         let is_due = displaced != NONE
@@ -289,9 +288,10 @@ impl Preemptible {
         self.wake_up(to);
     }
 
-    /// Wakes a thread that may resume its poll, or run without its permit. A thread that waits in
-    /// the ring is woken by the signal, because a completion would look like an arrival during its
-    /// poll. A completion wakes it only if the program has replaced the signal's handler.
+    /// Wakes a thread so that it resumes its poll, or runs without its permit. Even a thread that
+    /// waits for completions in the ring is woken by the suspension signal, because a completion
+    /// would look like an arrival. Only if the program has replaced the signal's handler is a
+    /// completion used.
     pub(super) fn wake_up(&self, number: usize) {
         let thread = &self.threads[number];
         thread.wake_up();
@@ -300,16 +300,15 @@ impl Preemptible {
         }
     }
 
-    /// Takes the turn that the watcher has given, and returns the coroutine of its suspended poll.
+    /// Returns the coroutine of the turn that the watcher has given.
     pub(super) fn take_turn(&self) -> Option<CoroutineId> {
-        let turn = self.handover.turn.swap(NONE, Relaxed);
-        if turn == NONE || self.roles().role(turn) != Role::Suspended {
+        let next_turn = self.handover.turn.swap(NONE, Relaxed);
+        if next_turn == NONE || self.roles().role(next_turn) != Role::Suspended {
             return None;
         }
-        Some(self.suspended_on(turn))
+        Some(self.suspended_on(next_turn))
     }
 
-    /// Returns the coroutine whose poll is suspended on a thread.
     pub(super) fn suspended_on(&self, thread: usize) -> CoroutineId {
         CoroutineId::from_u64(self.threads[thread].coroutine.load(Acquire))
     }
@@ -327,8 +326,8 @@ mod tests {
     use crate::{Level, Preemption, Runtime};
 
     /// Stops a spinning poll repeatedly, even before its thread has woken up to resume it, and
-    /// while a signal is on its way that makes the thread wait for its permit. The poll must never
-    /// be mistaken for a blocked one, because nothing would wake it then, and it must end.
+    /// while a signal that makes the thread wait for its permit is on its way. The poll must never
+    /// be mistaken for a blocked one, because nothing would wake it then.
     #[test]
     fn a_poll_that_waits_for_its_permit_is_not_blocked() {
         let preemption = Runtime::builder().vcpus(1).preemption(Preemption::Required);

@@ -1,5 +1,5 @@
-//! A worker thread of a preemptible vCPU, and its permit for the state that the vCPU's threads
-//! share.
+//! A worker thread of a preemptible vCPU, with its *permit* to use the state that the vCPU's
+//! threads share.
 //!
 //! A thread whose poll has been suspended waits for its permit in the signal handler, or, if the
 //! signal has not arrived yet, at the point where it next requests the permit. A *blocked* thread
@@ -28,12 +28,9 @@ use crate::host::Linux;
 use crate::preempt::interrupt::Sent;
 use crate::time::clock;
 
-/// A command to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Serve the vCPU.
     Serve,
-    /// End, because the vCPU ends.
     End,
 }
 
@@ -46,32 +43,30 @@ const WAIT: u32 = 0;
 const SERVE: u32 = 1;
 const END: u32 = 2;
 
-/// A worker thread; see the module. On cache lines of its own.
+/// Aligned to avoid false sharing.
 #[repr(align(128))]
 pub(crate) struct Thread {
     pub(super) permit: Permit,
     /// A futex: WAIT, SERVE or END.
     command: AtomicU32,
-    /// Id of the thread in the kernel.
+    /// Thread id in the kernel.
     pub(super) id: AtomicU32,
-    /// Tick at which its poll began; 0 if no poll is under way.
+    /// Tick at which the poll began; 0 if no poll is under way.
     pub(super) began: AtomicU64,
-    /// Tick at which its poll resumed after a suspension; 0 if the poll was not suspended.
+    /// Tick at which the poll resumed after a suspension; 0 if the poll was not suspended.
     pub(super) resumed: AtomicU64,
-    /// Ticks for which its poll had run when the poll was last suspended.
+    /// Ticks for which the poll had run when it was last suspended.
     pub(super) ran: AtomicU64,
-    /// Time (ns) at which the thread was asked to resume its poll; the thread resets it to 0 when
+    /// Time (ns) at which the thread was asked to resume its poll. The thread resets it to 0 when
     /// it resumes. See [`pending_resume`](Thread::pending_resume).
     pub(super) resume_requested: AtomicU64,
-    /// Time (ns) for which its poll may run after it resumed, even if other work is waiting.
+    /// Time (ns) for which the resumed poll may run even if other work is waiting.
     pub(super) turn: AtomicU64,
     /// The coroutine whose poll is suspended on this thread, packed; 0 if there is none.
     pub(super) coroutine: AtomicU64,
-    /// The last reading of its clocks and of the age of its poll.
     pub(super) age: Age,
-    /// Time at which its poll was suspended, ns.
+    /// Time at which the poll was suspended, ns.
     pub(super) since: AtomicU64,
-    /// Its coroutine, while its poll is blocked.
     pub(super) aside: Mutex<Option<SetAside<Linux>>>,
     /// Set while its poll is blocked. The signal's handler then returns at once, so that the thread
     /// sleeps on.
@@ -79,13 +74,9 @@ pub(crate) struct Thread {
     /// Set while the thread waits in the ring. A signal ends that wait, and so does
     /// [`wake`](upshift_ring::RingWatch::wake).
     pub(super) waits_in_ring: AtomicBool,
-    /// Set when the thread is to enter its ring.
     pub(super) enter_requested: AtomicBool,
-    /// The last signal to this thread.
     pub(super) sent: Sent,
-    /// Its `stat` file, kept open for the first [`HOLD_OPEN`] threads.
     status: OnceLock<File>,
-    /// Token of the thread as an owner of the ring.
     pub(super) owner: OnceLock<Owner>,
 }
 
@@ -124,7 +115,6 @@ impl Thread {
         futex_wake(&self.command);
     }
 
-    /// Takes the command that the thread has been sent, if any.
     pub(super) fn take_command(&self) -> Option<Command> {
         match self.command.load(Acquire) {
             SERVE => {
@@ -136,12 +126,10 @@ impl Thread {
         }
     }
 
-    /// Returns whether the thread has been sent a command.
     pub(super) fn has_command(&self) -> bool {
         self.command.load(Acquire) != WAIT
     }
 
-    /// Waits for a command.
     pub(super) fn wait_for_command(&self) -> Command {
         loop {
             match self.take_command() {
@@ -161,7 +149,6 @@ impl Thread {
         }
     }
 
-    /// Ends the thread's wait for its permit, which has been granted.
     pub(super) fn wake_up(&self) {
         self.permit.nudge();
         if self.waits_in_ring.load(SeqCst) {
@@ -174,7 +161,6 @@ impl Thread {
         self.sent.send(self.id.load(Relaxed));
     }
 
-    /// Makes the thread enter its ring, in the middle of its poll or of its sleep.
     pub(super) fn request_enter(&self) {
         self.enter_requested.store(true, SeqCst);
         self.interrupt();
@@ -221,13 +207,12 @@ impl Thread {
         self.age.record(clocks, began, ran);
     }
 
-    /// Reads the clocks of the thread, and the total sleep of its vCPU. Costs one system call.
+    /// Costs one system call.
     fn clocks(&self, parked: impl FnOnce(u64) -> u64) -> Clocks {
         let now = clock::ticks();
         Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
     }
 
-    /// Ends the record of a suspension, after the end of the poll.
     #[cold]
     pub(super) fn forget_suspension(&self) {
         self.resumed.store(0, Relaxed);
@@ -237,10 +222,10 @@ impl Thread {
     }
 
     /// Returns the time (ns) at which the thread was asked to resume its poll, if it has not
-    /// resumed yet. This is so if it still waits for its permit, or if it was asked less than
-    /// [`TURN_LENGTH`] ago and has not recorded that it resumed. After that time, a thread that is
-    /// not waiting is assumed to be running. If the signal was blocked or late, the thread never
-    /// stopped, and so never recorded that it resumed.
+    /// resumed yet. It has not resumed if it still waits for its permit. For [`TURN_LENGTH`] after
+    /// the request, it has not resumed either unless it has recorded that. After that time, a
+    /// thread that is not waiting is assumed to be running: if the signal was blocked or late, the
+    /// thread never stopped, and so never records that it resumed.
     pub(super) fn pending_resume(&self, now: u64) -> Option<u64> {
         let requested = self.resume_requested.load(SeqCst);
         let has_yet_to = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();
@@ -267,7 +252,6 @@ impl Thread {
         self.is_off_the_cpu() && !self.awaits_permit()
     }
 
-    /// Returns whether the thread waits for its permit, asleep or about to be.
     pub(super) fn awaits_permit(&self) -> bool {
         self.permit.is_awaited() || self.waits_in_ring.load(SeqCst)
     }
@@ -284,13 +268,12 @@ impl Thread {
     }
 
     /// Returns whether the thread, if it is current, has yet to use its permit for the first time.
-    /// Such a thread is not polling anything; every other current thread that is not polling is
-    /// using its permit.
+    /// Such a thread is not polling anything, whereas every other current thread either polls or
+    /// uses its permit.
     pub(super) fn is_starting(&self) -> bool {
         self.began.load(Acquire) == 0 && !self.permit.in_use()
     }
 
-    /// Returns whether the thread sleeps in the kernel.
     pub(super) fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];
         let read = match self.status.get() {
@@ -298,7 +281,7 @@ impl Thread {
             None => status_of(self.id.load(SeqCst)).and_then(|file| file.read_at(&mut line, 0)),
         };
         let Ok(length) = read else { return false };
-        // `number (name) state …`; the name may hold anything.
+        // The format is `number (name) state …`, and the name may contain `)`.
         let line = &line[..length];
         let Some(end) = line.iter().rposition(|&byte| byte == b')') else {
             return false;
@@ -334,7 +317,7 @@ pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
     if result == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
-/// Reads a CPU-time clock, ns. Returns `None` if there is no such thread.
+/// In ns. Returns `None` if there is no such thread.
 fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,18 +1,22 @@
-//! A preemptible vCPU: the state that its threads share, and its shut-down. `start.rs` starts it.
+//! A preemptible vCPU: the state that its threads share, and how the vCPU ends. `start.rs` starts
+//! it, and [`super`] explains the terms.
 //!
-//! The [`Worker`], `Thread::aside` and the state that they contain belong to the *current* thread
-//! while its permit is in use. The watcher otherwise only reads atomics; it changes such state only
-//! after it has revoked the current thread's permit. All other state is atomic, behind a lock, or
-//! set once before the threads start.
+//! The [`Worker`] and `Thread::aside`, with everything in them, belong to the *current* thread
+//! while it uses its permit. The watcher only reads their atomics, unless it has revoked the
+//! current thread's permit. All other state is atomic, behind a lock, or set once before the
+//! threads start.
+//!
+//! The *giver* of the vCPU is the current thread, or the watcher when it has revoked that thread's
+//! permit.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
 //! | `worker`, `index`, `settings`, `announcer`, `watch` | set before the threads start | all |
 //! | `roles`, `starter` | any thread of the vCPU, under their locks | the same |
 //! | `threads` | see [`Thread`] | all |
-//! | `current`, `handover.displaced` | the giver of the vCPU (below) | all |
+//! | `current`, `handover.displaced` | the giver | all |
 //! | `handover.next_up` | the giver; the thread that wakes the next one | all |
-//! | `handover.turn` | the watcher, and the giver of the vCPU | the giver |
+//! | `handover.turn` | the watcher, and the giver | the giver |
 //! | `tally` | the giver; a blocked thread that wakes up, or the watcher for it | all |
 //! | `pinned.queue` | the current thread | the current thread |
 //! | `pinned.levels` | the current thread | the watcher, the end of `block_on` |
@@ -23,9 +27,6 @@
 //! | `orders.permits_waived` | the watcher | suspended threads, in their handler |
 //! | `orders.ended` | the thread that ends the vCPU, once | the watcher |
 //! | `counts` | the watcher | metrics |
-//!
-//! The giver of the vCPU is the current thread, or the watcher when it has revoked that thread's
-//! permit.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -59,14 +60,11 @@ use crate::preempt::permit::Critical;
 use crate::time::clock;
 use crate::worker::Worker;
 
-/// Number of spare threads that a vCPU begins with.
 pub(super) const SPARES: usize = 2;
 
-/// Settings of a preemptible vCPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(super) rule: Rule,
-    /// Costs of looks of the watcher.
     pub(super) looks: LookCosts,
     /// Largest number of threads of a vCPU, the current one included.
     pub(super) threads: usize,
@@ -89,13 +87,11 @@ impl Settings {
         }
     }
 
-    /// Returns the time for which a poll may keep an equal waiting.
     pub(crate) fn quantum(&self) -> Duration {
         Duration::from_nanos(self.rule.quantum)
     }
 }
 
-/// A preemptible vCPU; see the module.
 pub(crate) struct Preemptible {
     /// The vCPU's executor and ring. The worker is not moved while threads serve the vCPU.
     worker: *const Worker,
@@ -104,7 +100,6 @@ pub(crate) struct Preemptible {
     pub(super) starter: Starter,
     pub(super) threads: Box<[Thread]>,
     roles: Mutex<Roles>,
-    /// The current thread, for the watcher.
     pub(super) current: AtomicUsize,
     pub(super) handover: HandOver,
     pub(super) tally: Tally,
@@ -128,16 +123,12 @@ pub(super) struct HandOver {
     /// The thread whose poll has made room for the turn of another poll while every thread held a
     /// poll, or NONE.
     pub(super) displaced: AtomicUsize,
-    /// The level of the poll for whose turn that thread's poll has made room.
     pub(super) displaced_level: AtomicU8,
 }
 
-/// Numbers of stopped polls.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Polls that are suspended and queued.
     pub(super) suspended: AtomicUsize,
-    /// Polls that are blocked.
     pub(super) blocked: AtomicUsize,
 }
 
@@ -145,20 +136,16 @@ pub(super) struct Tally {
 #[derive(Default)]
 pub(super) struct Pinned {
     pub(super) queue: Shareable<UnsafeCell<VecDeque<Running<'static, Linux>>>>,
-    /// Their levels.
     pub(super) levels: AtomicU64,
 }
 
-/// Orders to all threads.
 #[derive(Default)]
 pub(super) struct Orders {
     /// Set while suspended threads run without their permits.
     pub(super) permits_waived: AtomicBool,
-    /// Set when the vCPU has ended, so that the watcher ends, too.
     pub(super) ended: AtomicBool,
 }
 
-/// Counts for [`PreemptionStats`].
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) wakeups: AtomicU64,
@@ -172,7 +159,6 @@ unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
 
-/// State that threads share by the rules of this module.
 #[derive(Default)]
 pub(super) struct Shareable<T>(pub(super) T);
 
@@ -221,7 +207,7 @@ impl Preemptible {
         }))
     }
 
-    /// Starts another spare thread, unless the limit of threads is reached.
+    /// Starts another spare thread, unless the vCPU has its largest number of threads.
     pub(super) fn start_spare(self: &Arc<Preemptible>) -> io::Result<()> {
         self.start_spare_after(|| ())
     }
@@ -248,7 +234,6 @@ impl Preemptible {
         Ok(())
     }
 
-    /// Tells the daemon, if there is one, that the calling thread belongs to this vCPU.
     pub(super) fn enlist(&self, role: board::Role) {
         if let Some(membership) = &self.worker().shared().membership
             && self.announcer.is_some()
@@ -339,7 +324,7 @@ impl Preemptible {
         unsafe { &*self.worker }
     }
 
-    /// Returns the total time, in ticks, for which the vCPU has slept by the tick `now`.
+    /// Returns the ticks for which the vCPU has slept by the tick `now`.
     pub(super) fn parked(&self, now: u64) -> u64 {
         self.worker().meter().parked(now)
     }
@@ -348,7 +333,6 @@ impl Preemptible {
         &self.watch
     }
 
-    /// Wakes the watcher of the vCPU that the calling thread belongs to.
     pub(super) fn notify_watcher() {
         with_current(|vcpu, _| vcpu.watch.notify());
     }
@@ -358,7 +342,6 @@ impl Preemptible {
         Duration::from_secs(1)
     }
 
-    /// Returns the vCPU's worker, for calls that any thread may make.
     pub(crate) fn shared_worker(&self) -> &Worker {
         self.worker()
     }
@@ -443,7 +426,6 @@ impl Preemptible {
         self.unblock(&mut roles, number);
     }
 
-    /// Queues the poll of a thread that was blocked.
     pub(super) fn unblock(&self, roles: &mut Roles, number: usize) {
         if roles.role(number) != Role::Blocked {
             return;
@@ -472,7 +454,6 @@ mod tests {
     use super::*;
     use crate::{Level, Preemption, Runtime};
 
-    /// Spins until `condition` holds, for at most `seconds`. Returns whether it holds.
     fn spin_until(seconds: u64, condition: impl Fn() -> bool) -> bool {
         let began = Instant::now();
         while !condition() && began.elapsed() < Duration::from_secs(seconds) {
@@ -481,10 +462,9 @@ mod tests {
         condition()
     }
 
-    /// The current thread waits, while it starts, for a lock that a suspended poll holds; in
-    /// practice this may be the allocator's lock. Every thread of the vCPU then sleeps, although a
-    /// coroutine is ready. The watcher must see that the current thread sleeps, and let the
-    /// suspended polls run.
+    /// A thread becomes current while it starts and waits for a lock that a suspended poll holds.
+    /// In practice this may be the allocator's lock. Every thread of the vCPU then sleeps, although
+    /// a coroutine is ready. The watcher must notice this, and let the suspended polls run.
     #[test]
     fn a_thread_that_starts_behind_a_lock_of_a_suspended_poll_does_not_stop_its_vcpu() {
         static LOCK: Mutex<()> = Mutex::new(());
@@ -517,7 +497,6 @@ mod tests {
             }),
         );
         assert!(spin_until(20, || held.load(SeqCst)));
-        // The last of the spare threads, which starts behind the lock.
         let last = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
         // One more poll for each of the other threads; each interrupts the poll before it.

@@ -1,10 +1,11 @@
-//! The watcher of a vCPU, which is the thread that stops polls.
+//! The watcher: a thread beside each preemptible vCPU that stops polls. [`super`] explains the
+//! terms.
 //!
-//! The watcher sleeps until its timer goes off or its eventfd is signalled: by an arrival in the
-//! ring, by a coroutine that became ready, or by the end of a use of a permit (`permit.rs`), if the
-//! watcher waits for that end. Then it looks at the current thread and follows the
-//! [policy](upshift_core::preempt). It allocates nothing and takes no lock that a poll may hold, so
-//! that a poll that is suspended in the allocator does not stop it.
+//! The watcher sleeps until its timer goes off or its eventfd is signalled. The eventfd is
+//! signalled by an arrival in the ring, by a coroutine that became ready, or by the end of a use of
+//! a permit (`permit.rs`) if the watcher waits for that end. Then the watcher looks at the current
+//! thread and follows the [policy](upshift_core::preempt). It allocates nothing and takes no lock
+//! that a poll may hold, so that a poll that is suspended in the allocator does not stop it.
 //!
 //! No arrival is missed. Before the watcher sleeps, it publishes that it listens, and then checks
 //! once more. A thread that makes something ready first makes it ready, and then checks whether the
@@ -12,14 +13,17 @@
 //!
 //! # Waiters of suspended polls
 //!
-//! A suspended poll may hold a lock. While a poll is blocked, or has run for [`MAX_SUSPENSION`] and
-//! may be spinning, each suspended poll gets a turn of [`TURN_LENGTH`] within [`MAX_SUSPENSION`]
-//! times the number of suspended polls, however urgent other work is. The watcher cannot see every
-//! waiter, because a waiter may be a thread outside the vCPU, or a coroutine that retries in short
-//! polls. So turns are given even while no waiter is visible, at intervals of
-//! [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH). If the current thread makes no progress
-//! outside of a poll, because it waits for the allocator's lock, or is starting and has not used
-//! its permit yet, suspended threads run without their permits.
+//! A suspended poll may hold a lock for which others wait. Each suspended poll therefore gets turns
+//! of [`TURN_LENGTH`], however urgent other work is. While a poll is blocked, or has run for
+//! [`MAX_SUSPENSION`] and may be spinning, each suspended poll gets a turn within
+//! [`MAX_SUSPENSION`] times the number of suspended polls. The watcher cannot see every waiter,
+//! because a waiter may be a thread outside the vCPU, or a coroutine that retries in short polls.
+//! So turns are given even while no waiter is visible, at intervals of
+//! [`REST_LENGTH`](upshift_core::preempt::REST_LENGTH).
+//!
+//! The current thread may also make no progress outside of a poll, because it waits for the
+//! allocator's lock, or is starting and has not used its permit yet. Suspended threads then run
+//! without their permits.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -43,10 +47,9 @@ use crate::time::clock;
 /// first. Equal to the longest suspension.
 pub(crate) const SUSPENDED_DELAY: Duration = Duration::from_nanos(MAX_SUSPENSION);
 
-/// Time in nanoseconds after which a standstill for lack of threads is reported.
+/// Nanoseconds after which a standstill for lack of threads is reported.
 const STANDSTILL_LIMIT: u64 = 1_000_000_000;
 
-/// Runs until the vCPU has ended.
 pub(super) fn run(vcpu: &Preemptible) {
     let mut watcher = Watcher::new(vcpu);
     while !vcpu.orders.ended.load(Acquire) {
@@ -64,7 +67,7 @@ fn sleep(vcpu: &Preemptible) -> bool {
         events: libc::POLLIN,
         revents: 0,
     });
-    // SAFETY: `events` is a local array of two entries, as many as the call is told. An error is
+    // SAFETY: `events` is a local array of two entries, and the length passed is two. An error is
     // ignored, because the watcher then looks anyway.
     unsafe { libc::poll(events.as_mut_ptr(), 2, -1) };
     if events[0].revents != 0 {
@@ -76,20 +79,16 @@ fn sleep(vcpu: &Preemptible) -> bool {
     events[0].revents == 0
 }
 
-/// What the watcher does after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Nothing waits for the end of the current poll.
     Rest,
-    /// The watcher looks again at this time, ns.
+    /// Look again at this time, ns.
     At(u64),
-    /// The watcher looks again now, because the state has changed.
+    /// Look again now, because the state has changed.
     Now,
-    /// A poll was stopped, or the current thread was woken.
     Done,
 }
 
-/// Largest number of looks in a row while the state changes.
 const LOOKS_AT_ONCE: usize = 4;
 
 /// First observation of a use of a permit, or of an interval between polls, in which the current
@@ -109,7 +108,6 @@ struct Use {
 struct Watcher<'a> {
     vcpu: &'a Preemptible,
     policy: Policy,
-    /// The thread that had the last turn.
     last_turn: usize,
     /// The thread whose poll was suspended last, until it is known to wait.
     stopped: Option<usize>,
@@ -117,7 +115,6 @@ struct Watcher<'a> {
     /// The poll that could not be stopped for lack of a thread, and the time of the first attempt,
     /// or NEVER once that has been reported.
     without_thread: Option<(PollId, u64)>,
-    /// Tick of the last look.
     looked_at: u64,
 }
 
@@ -134,7 +131,6 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Looks and acts until there is nothing to do for now.
     fn look(&mut self, by_timer: bool) {
         let vcpu = self.vcpu;
         vcpu.counts.wakeups.fetch_add(1, Relaxed);
@@ -178,8 +174,9 @@ impl<'a> Watcher<'a> {
             Next::Now => now + MAX_SUSPENSION,
             Next::Rest | Next::Done => NEVER,
         };
-        // The signal may not have reached the stopped thread. Pinned coroutines that were picked
-        // are in no queue, so a poll may have begun without seeing them.
+        // Look again later, because the signal may not have reached the stopped thread. Also,
+        // pinned coroutines that were picked are in no queue, so a poll may have begun without
+        // seeing them.
         if vcpu.has_stopped_polls()
             || vcpu.pinned.levels.load(Acquire) != 0
             || self.current().pending_resume(now).is_some()
@@ -276,7 +273,6 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Suspends blocked polls whose threads have woken up.
     fn suspend_awake(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {
@@ -393,8 +389,7 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Returns whether an idle vCPU could run an arrival once it has been reaped. The level of the
-    /// arrival does not matter.
+    /// Returns whether an idle vCPU could run an arrival of any level once it has been reaped.
     fn waits_beside_an_idle_vcpu(&self) -> bool {
         let domain = self.vcpu.worker().executor().domain();
         domain.active_vcpus() > 1 && self.vcpu.watch().has_arrivals() && domain.idle_vcpus() != 0
@@ -416,8 +411,8 @@ impl<'a> Watcher<'a> {
         Next::Rest
     }
 
-    /// Decides between polls, when the current thread looks at the ring itself. A turn may be due,
-    /// or the thread may be stuck.
+    /// Decides between polls. The current thread then looks at the ring itself, but a turn may be
+    /// due, or the thread may be stuck.
     fn between_polls(&mut self, by_timer: bool, now: u64) -> Next {
         if by_timer && self.policy.is_stale_look(0) {
             // A poll that begins meanwhile sets the timer for the end of the rest.
@@ -457,7 +452,6 @@ impl<'a> Watcher<'a> {
         true
     }
 
-    /// Stops the poll that is under way.
     fn stop(&mut self, id: PollId, place: QueueEnd, may_sleep: bool, now: u64) -> Next {
         let vcpu = self.vcpu;
         match vcpu.stop_current(id, place, may_sleep) {
@@ -499,8 +493,8 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Decides while the current thread is in the middle of a use of its permit. The end of the use
-    /// notifies the watcher; a use that does not end may depend on a suspended poll.
+    /// Decides while the current thread uses its permit. The end of the use notifies the watcher. A
+    /// use that does not end may depend on a suspended poll.
     fn in_use(&mut self, id: PollId, now: u64) -> Next {
         let vcpu = self.vcpu;
         if !vcpu.threads[id.0].permit.ask(heavy_barrier) {
@@ -509,8 +503,8 @@ impl<'a> Watcher<'a> {
         self.check_stuck(id, now)
     }
 
-    /// Checks a current thread that is outside of polls or in the middle of a use. If that lasts
-    /// too long, suspended threads run without permits.
+    /// Lets suspended threads run without permits if the current thread has been outside of polls,
+    /// or in the middle of a use, for too long.
     fn check_stuck(&mut self, id: PollId, now: u64) -> Next {
         let before = self.stuck;
         if self.vcpu.tally.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
@@ -544,7 +538,6 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// From here on, arrivals signal the eventfd.
     fn listen(&self) {
         let vcpu = self.vcpu;
         vcpu.worker().executor().set_arrival_notice(true);

@@ -1,4 +1,4 @@
-//! A started program.
+//! A running child process, its streams, and the wait for its end.
 //!
 //! ```text
 //!   running ── exit: the pidfd becomes readable ──► ended ── waited for ──► reaped
@@ -53,7 +53,6 @@ pub struct Child {
     kill_on_drop: bool,
 }
 
-/// The process, and the descriptor that reports its end.
 #[derive(Debug)]
 struct Process {
     child: std::process::Child,

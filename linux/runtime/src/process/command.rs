@@ -1,4 +1,4 @@
-//! Options of a program, and its start.
+//! The builder of a child process, which holds its options and starts it.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,10 +1,11 @@
-//! Child processes.
+//! Starts child processes, and waits for their ends.
 //!
 //! A program is started on a thread for blocking calls, because the start takes as long as a `fork`
 //! and an `exec`. So the program starts with the ordinary scheduling policy and on all CPUs of the
-//! process, even if a pinned or elevated vCPU requested the start. A poll operation on the ring
-//! waits for the end of the program, on a descriptor of the process (pidfd). There is no signal
-//! handler, and no waiting thread except one for all children whose [`Child`] was dropped.
+//! process, even if the thread that requested the start is pinned or has a real-time priority. A
+//! poll operation on the ring waits for the end of the program, on a descriptor of the process
+//! (pidfd). There is no signal handler, and no waiting thread except one for all children whose
+//! [`Child`] was dropped.
 //!
 //! ```
 //! # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

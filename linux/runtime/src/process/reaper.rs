@@ -1,10 +1,10 @@
-//! The thread that waits for the ends of children whose [`Child`](super::Child) was dropped, so
-//! that none stays a zombie.
+//! Waits for the ends of children whose [`Child`](super::Child) was dropped, so that none stays a
+//! zombie.
 //!
-//! It is one thread for the whole process, not a coroutine, because the runtime that started a
-//! child may end before the child does. The thread starts with the first such child and exits after
-//! the last. It sleeps in `poll` on the descriptors of the children and on an eventfd that
-//! announces more children. Each exit of a child costs time in proportion to the number of
+//! One thread does this for the whole process. It is not a coroutine, because the runtime that
+//! started a child may end before the child does. The thread starts with the first such child and
+//! exits after the last. It sleeps in `poll` on the descriptors of the children and on an eventfd
+//! that announces more children. Each exit of a child costs time in proportion to the number of
 //! children.
 
 use std::io;
@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use upshift_ring::Fd;
 
-/// A child, and a descriptor that is readable when it has ended.
 pub(super) struct Orphan {
     pub(super) child: Child,
     pub(super) pidfd: Fd,
@@ -30,7 +29,6 @@ impl Orphan {
     }
 }
 
-/// The children that the thread has yet to take.
 struct Reaper {
     /// Wakes the thread; `None` if there is no thread.
     eventfd: Option<Arc<OwnedFd>>,
@@ -98,7 +96,6 @@ fn run(eventfd: &OwnedFd) {
     }
 }
 
-/// Returns when a child has ended or another has been added.
 fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
     let descriptors = children.iter().map(|orphan| orphan.pidfd.as_raw_fd());
     let mut polled: Vec<_> = std::iter::once(eventfd.as_raw_fd())

@@ -1,4 +1,5 @@
-//! Choice of the driver that carries out the I/O of a runtime.
+//! Chooses the driver that carries out the I/O of a runtime: io_uring, or *readiness*, that is,
+//! epoll with non-blocking calls.
 
 use std::fmt;
 use std::io;
@@ -10,10 +11,9 @@ use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 use crate::blocking::pool::{self, Pool, Refused};
 use crate::notice::{errno_of, notice};
 
-/// Environment variable that names the driver if the program leaves the choice open.
 const VARIABLE: &str = "UPSHIFT_DRIVER";
 
-/// The driver of a runtime, `Ring` or `Readiness`, and the reason for the choice.
+/// The chosen driver, which is never `Auto`, and the reason for the choice.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
@@ -110,7 +110,6 @@ fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
     }
 }
 
-/// Returns the error of a failed ring set-up, if `error` wraps one.
 fn setup_of(error: &io::Error) -> Option<&SetupError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
@@ -187,7 +186,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// Blocking operations run on the threads for blocking functions.
 impl Offload for Pool {
     fn offload(&self, level: u8, job: Job) {
         let level = Level::new(level).unwrap_or_default();

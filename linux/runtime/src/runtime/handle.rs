@@ -1,4 +1,4 @@
-//! Handle to a runtime, for any thread.
+//! A handle through which any thread can use a runtime.
 
 use std::fmt;
 use std::future::Future;

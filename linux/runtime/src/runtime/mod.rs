@@ -1,9 +1,10 @@
-//! The runtime consists of a domain, and a thread for each of its vCPUs.
+//! A runtime: its vCPUs (worker threads, each with ready queues and an io_uring), the coroutines
+//! that run on them, and `block_on`.
 //!
-//! The thread that builds the runtime serves vCPU 0 while it is in [`Runtime::block_on`]; each
-//! other vCPU has a thread of its own. Dropping the runtime cancels every coroutine while all vCPUs
-//! still serve, so that I/O in flight is cancelled by the rings that started it; then the threads
-//! end.
+//! Without preemption, the thread that builds the runtime serves vCPU 0 while it is in
+//! [`Runtime::block_on`]. All other vCPUs have threads of their own. Dropping the runtime cancels
+//! every coroutine while all vCPUs still serve, so that I/O in flight is cancelled by the rings
+//! that started it. Then the threads end.
 
 pub(crate) mod builder;
 pub(crate) mod driver;
@@ -70,7 +71,7 @@ pub struct Runtime {
     pub(crate) not_send: PhantomData<*const ()>,
 }
 
-/// Threads that observe the runtime; they end first.
+/// Threads that observe the runtime. They are ended first.
 #[derive(Default)]
 pub(crate) struct Observers {
     pub(crate) watchdog: Option<Watchdog>,
@@ -80,11 +81,11 @@ pub(crate) struct Observers {
 
 /// The threads that serve vCPU 0.
 pub(crate) enum Engine {
-    /// The thread that built the runtime serves the vCPU while in `block_on`. `None` while the
-    /// runtime is dropped.
+    /// The thread that built the runtime serves the vCPU while it is in `block_on`. `None` while
+    /// the runtime is dropped.
     Inline(Option<Box<Worker>>),
-    /// Threads of the vCPU's own serve it all the time; the thread that built the runtime polls
-    /// pinned coroutines.
+    /// The vCPU has threads of its own, which serve it all the time. The thread that built the
+    /// runtime polls pinned coroutines.
     Preemptible(Arc<Preemptible>),
 }
 
@@ -272,7 +273,7 @@ impl Runtime {
         self.worker().executor()
     }
 
-    /// Returns the worker of vCPU 0. If the vCPU is preemptible, callers use only the parts that
+    /// Returns the worker of vCPU 0. If that vCPU is preemptible, callers use only the parts that
     /// any thread may use.
     fn worker(&self) -> &Worker {
         match &self.engine {
@@ -399,7 +400,6 @@ impl Drop for Runtime {
     }
 }
 
-/// Returns the number of coroutines that have exited.
 fn exited(domain: &Domain<Linux>) -> u64 {
     domain.vcpus().map(|vcpu| vcpu.exits().0).sum()
 }

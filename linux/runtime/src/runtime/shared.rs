@@ -1,4 +1,4 @@
-//! State that all vCPUs of a runtime share.
+//! State that all vCPUs (worker threads with their queues) of a runtime share.
 //!
 //! | state | written by | read by |
 //! |---|---|---|
@@ -31,26 +31,20 @@ use crate::runtime::driver::Choice;
 use crate::stand_in::arrivals::AccessTable;
 use crate::tokio::thread_hooks::ThreadHooks;
 
-/// The shared state of a runtime; see the module.
 pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
-    /// Number by which locks identify the runtime.
     pub(crate) number: Number,
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
     pub(crate) vcpu_threads: Mutex<Vec<VcpuThread>>,
-    /// Set once a failing ring has been reported.
     pub(crate) reported: AtomicBool,
-    /// Set once all vCPUs of the builder have been started.
     pub(crate) running: AtomicBool,
-    /// The connection of this process to the machine's daemon.
     pub(crate) membership: Option<Arc<Membership>>,
-    /// Tick at which the runtime was built.
     pub(crate) built: u64,
     pub(crate) meters: Meters,
     /// Access of vCPUs to each other's timers and rings, for standing in.
     pub(crate) access: AccessTable,
-    /// State shared with the watchdog; set if a watchdog observes the polls.
+    /// Set if a watchdog observes the polls.
     pub(crate) monitor: OnceLock<Arc<Monitor>>,
     /// Hooks that put a thread into the context (tokio's, for example) in which all user code runs.
     pub(crate) outer_hooks: ThreadHooks,
@@ -58,9 +52,7 @@ pub(crate) struct Shared {
     pub(crate) thread_hooks: ThreadHooks,
 }
 
-/// Settings with which vCPUs are created.
 pub(crate) struct Settings {
-    /// The longest spin before a wait.
     pub(crate) spin: Duration,
     /// The interval between two reaps while coroutines are ready.
     pub(crate) reap_interval: Duration,
@@ -68,7 +60,6 @@ pub(crate) struct Settings {
     pub(crate) quantum: Duration,
     pub(crate) ring: upshift_ring::Config,
     pub(crate) driver: Choice,
-    /// Prefix of the names of threads.
     pub(crate) name: String,
     /// CPUs that the user has chosen, by vCPU.
     pub(crate) pins: Vec<usize>,
@@ -78,7 +69,6 @@ pub(crate) struct Settings {
     pub(crate) preemption: Option<preempt::Settings>,
 }
 
-/// A vCPU with a thread of its own.
 pub(crate) struct VcpuThread {
     pub(crate) index: usize,
     pub(crate) stop: Arc<AtomicBool>,
@@ -104,7 +94,6 @@ impl Shared {
         thread::sleep(Duration::from_millis(1));
     }
 
-    /// Returns the meter of a vCPU.
     pub(crate) fn meter(&self, index: usize) -> Arc<Meter> {
         debug_assert!(index < MAX_VCPUS);
         let mut meters = self.meters.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +116,6 @@ impl Shared {
         cpus.get(index % cpus.len().max(1)).copied()
     }
 
-    /// Returns the counters of preemption.
     pub(crate) fn preemption_stats(&self) -> PreemptionStats {
         let mut stats = PreemptionStats::default();
         self.domain.host().add_preemption_to(&mut stats);
@@ -138,7 +126,6 @@ impl Shared {
         stats
     }
 
-    /// Returns the state of the connection to the daemon.
     pub(crate) fn board_stats(&self) -> BoardStats {
         self.membership
             .as_ref()

@@ -1,4 +1,4 @@
-//! Counters of a level, with ticks converted to durations.
+//! Counters of the coroutines of one level, with ticks converted to durations.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ pub struct LevelStats {
     inner: upshift_core::LevelStats,
 }
 
-/// Merges the counters of a level of all vCPUs.
 pub(crate) fn level_stats(domain: &Domain<Linux>, level: Level) -> LevelStats {
     let mut vcpus = domain.vcpus();
     let mut all = match vcpus.next() {

@@ -1,9 +1,6 @@
-//! Gives the vCPUs (workers) of a runtime access to each other's timers and rings, so that an idle
-//! vCPU can serve those of a vCPU that is in a long poll.
-//!
-//! An *arrival* is a completion in a ring that its vCPU has not processed yet. The thread of a vCPU
-//! may use its ring only while it holds its *permit*. Another vCPU revokes the permit before it
-//! works on the ring, and grants it again afterwards.
+//! Gives the vCPUs of a runtime access to each other's timers and rings (io_uring). A vCPU may work
+//! on the ring of another one while the thread of the latter is in a long poll. The permit of that
+//! thread decides whether this is possible at the moment.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -25,7 +22,7 @@ pub(crate) struct VcpuAccess {
 }
 
 /// The vCPUs in service, by index. A thread that works on the ring of another vCPU holds the lock
-/// of that vCPU's entry meanwhile.
+/// of that vCPU's entry.
 pub(crate) struct AccessTable(Box<[Mutex<Option<VcpuAccess>>]>);
 
 impl Default for AccessTable {
@@ -63,13 +60,12 @@ impl AccessTable {
 }
 
 /// The ring of a vCPU whose loop runs, as the other vCPUs use it. The *owner* is the thread that
-/// runs the loop, which made the ring.
+/// runs the loop and created the ring.
 pub(crate) struct Arrivals {
     permit: Permit,
     pub(crate) watch: RingWatch,
     ring: *const Ring,
     owner: AtomicU32,
-    /// The last signal to the owner.
     sent: Sent,
     /// Set while a request to the owner to enter its ring is open.
     enter_requested: AtomicBool,
@@ -117,8 +113,8 @@ impl Arrivals {
     /// Works on the ring in place of its owner, and returns wakers to call. The caller must hold
     /// the vCPU's entry.
     pub(crate) fn serve_ring(&self) -> Vec<DeferredCall> {
-        // Tried twice, because the owner may end its use after `revoke` has failed and before
-        // `ask`.
+        // Tried twice, because the owner may end its use of the permit between a failed `revoke`
+        // and the `ask`.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
                 // SAFETY: this thread alone uses the ring. The owner is outside of all uses, and
@@ -149,12 +145,10 @@ impl Arrivals {
 }
 
 thread_local! {
-    /// The ring of the loop that runs on this thread.
     static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
-/// Answers a signal to the calling thread: enters the thread's ring, if another vCPU has requested
-/// that.
+/// Handles the signal on the owner's thread, which enters its ring if that was requested.
 pub(crate) fn answer_here() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
@@ -171,8 +165,6 @@ const HOOKS: permit::Hooks = permit::Hooks {
     wait: permit::wait_for_grant,
 };
 
-/// Notifies the vCPU that found this thread in the middle of a call of the runtime, because that
-/// call has now ended.
 fn notify_stand_in() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
@@ -181,8 +173,8 @@ fn notify_stand_in() {
     }
 }
 
-/// While this guard lives, other vCPUs may stand in for the vCPU whose loop runs on this thread,
-/// whenever that vCPU is in a poll.
+/// Guard that lets other vCPUs stand in for the vCPU whose loop runs on this thread, whenever that
+/// vCPU is in a poll.
 pub(crate) struct StandInGuard<'a> {
     access: &'a AccessTable,
     index: usize,

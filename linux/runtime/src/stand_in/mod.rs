@@ -1,8 +1,8 @@
-//! Lets idle vCPUs (workers) of a runtime serve the timers and the ring (io_uring) of a vCPU that
-//! is in a long poll.
+//! Lets idle vCPUs of a runtime serve the timers and the io_uring of a vCPU that is in a long poll.
+//! This is called *standing in*.
 //!
-//! A vCPU in a long poll serves neither its timers nor its ring. An idle vCPU that finds such a
-//! vCPU ([`Vcpu::look`]) *stands in* for it. The process needs no privileges. The *owner* is the
+//! A vCPU in a long poll does not process its timers and its ring. An idle vCPU that finds such a
+//! vCPU ([`Vcpu::look`]) stands in for it. The process needs no privileges. The *owner* is the
 //! thread of the vCPU in the long poll.
 //!
 //! * **Timers** have a lock of their own, so any thread may expire them.
@@ -41,14 +41,13 @@ use upshift_ring::{DeferredCall, Fd, Ring, Submission, op};
 use crate::stand_in::arrivals::{AccessTable, Arrivals, Listening, StandInGuard, VcpuAccess};
 use crate::time::clock;
 
-/// What a vCPU knows about the other vCPUs of its runtime. Only the vCPU's own thread uses it.
+/// State that a vCPU keeps about the others. Only the vCPU's own thread uses it.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     /// The vCPU's ring as the other vCPUs use it; created when there are other vCPUs.
     arrivals: OnceCell<Option<Arc<Arrivals>>>,
-    /// Waits for arrivals at the rings of other vCPUs, by index.
     listening: RefCell<Vec<Option<Listening>>>,
-    /// The next deadline of a vCPU in a long poll, in ns, as seen by the last look.
+    /// Earliest timer of a vCPU in a long poll, in ns, as seen by the last look.
     next_deadline: Cell<Option<u64>>,
 }
 
@@ -78,8 +77,7 @@ impl Neighbours {
         self.next_deadline.get()
     }
 
-    /// Starts a poll operation on the own `ring`, which completes when there are arrivals at the
-    /// ring of vCPU `index`.
+    /// Makes arrivals at the ring of vCPU `index` end waits in `ring`, which is this vCPU's.
     fn listen(&self, ring: &Ring, index: usize, arrivals: &Arc<Arrivals>) {
         let mut listening = self.listening.borrow_mut();
         if listening.len() <= index {
@@ -108,7 +106,6 @@ impl Neighbours {
     }
 }
 
-/// A look of an idle vCPU at the other vCPUs.
 pub(crate) struct Look<'a> {
     neighbours: &'a Neighbours,
     access: &'a AccessTable,

@@ -1,5 +1,5 @@
-//! The budget of a poll, that is, the number of leaf futures that may complete before the poll
-//! gives way.
+//! Functions about the budget of a poll, which is the number of leaf futures (futures that wait for
+//! I/O, timers or other coroutines) that may complete before the poll gives way.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! Handles to coroutines, and the error that a handle returns if its coroutine has no result.
+//! Handles to coroutines, which return their results or cancel them, and the error of a coroutine
+//! without a result.
 
 use std::any::Any;
 use std::fmt;
@@ -201,7 +202,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// ```
 #[derive(Clone)]
 pub struct AbortHandle {
-    /// `None` if the result has been taken.
+    /// `None` once the result has been taken.
     inner: Option<CancelHandle<Linux>>,
     id: Id,
 }

@@ -1,4 +1,4 @@
-//! Coroutines whose futures need not be `Send`, under tokio's names.
+//! Spawns coroutines whose futures need not be `Send`, under tokio's names.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -69,7 +69,6 @@ struct Running {
     waker: RefCell<Option<Waker>>,
 }
 
-/// Guard of a coroutine that is counted. Its drop removes the coroutine from the count.
 struct RunningGuard(Rc<Running>);
 
 impl Drop for RunningGuard {

@@ -1,7 +1,7 @@
 //! A set of coroutines that yields their results in the order in which they exit.
 //!
 //! The handle of each coroutine has a waker of its own, which puts the coroutine's number into a
-//! list and wakes the waiter of the set. A number is in the list at most once; it is there if its
+//! list and wakes the waiter of the set. A number is in the list at most once. It is there if its
 //! coroutine may have exited since its handle was last polled. So a result is taken in constant
 //! time.
 
@@ -61,7 +61,6 @@ struct State {
     waiting: Option<Waker>,
 }
 
-/// The waker of one coroutine's handle.
 struct EntryWaker {
     number: usize,
     /// Set while the number is in the list, and for good once it need not be added any more.
@@ -412,7 +411,6 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
-    /// Polls the handle of a coroutine that may have exited, with the waker of that handle.
     fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;
@@ -483,7 +481,6 @@ impl<T: 'static> JoinSet<T> {
 }
 
 impl Exits {
-    /// Returns the next coroutine that may have exited.
     fn next(&self) -> Option<usize> {
         self.state.lock().numbers.pop_front()
     }

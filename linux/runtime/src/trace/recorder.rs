@@ -1,9 +1,9 @@
-//! [`Recorder`] holds the rings in which a runtime records events, and makes the timeline from
-//! them.
+//! Records the events of a runtime in ring buffers, and creates the timeline from them.
 //!
-//! Rings are never freed while the runtime lives, since a thread may be in the middle of writing a
-//! record when a recording ends. Later recordings use the same rings, and replace a ring only by a
-//! larger one, so all rings of a vCPU together are less than twice the size of its last ring.
+//! Rings are never freed while the runtime lives, because a thread may be in the middle of writing
+//! a record when a recording ends. Later recordings use the same rings, and replace a ring only by
+//! a larger one. As sizes are powers of two, all rings of a vCPU together are less than twice the
+//! size of its last ring.
 //!
 //! A busy vCPU overwrites its records sooner than an idle one, so a snapshot begins at the time
 //! from which all rings are complete. The state of a vCPU at that time follows from its older
@@ -26,27 +26,22 @@ use crate::time::clock;
 /// Index of the ring that is shared by all threads that serve no vCPU.
 const OTHERS: usize = MAX_VCPUS;
 
-/// The recorder of a runtime; see the module.
 pub(crate) struct Recorder {
     on: AtomicBool,
     /// Null, or a pointer into an `Arc` in `state`.
     rings: Box<[AtomicPtr<Ring>]>,
-    /// Number of records for which there was no ring.
     without_ring: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// All rings that were ever made.
     all: Vec<Arc<Ring>>,
     /// The ring in use for each vCPU, and the number of its first record.
     current: HashMap<usize, (Arc<Ring>, u64)>,
     records: usize,
-    /// Tick of the beginning.
     began: u64,
     ended: Option<u64>,
-    /// State of the vCPUs when the recording began.
     initial: Vec<Record>,
 }
 
@@ -64,7 +59,7 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a recording is under way. Costs one load.
+    /// Costs one load.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Relaxed)
@@ -109,7 +104,6 @@ impl Recorder {
         }
     }
 
-    /// Adds a vCPU that enters service to the recording under way, if there is one.
     pub(crate) fn add_vcpu(&self, index: usize) {
         if self.is_on() {
             let mut state = self.state();
@@ -121,8 +115,8 @@ impl Recorder {
         }
     }
 
-    /// Provides a ring that is large enough. Only records that are added to it from now on belong
-    /// to the recording.
+    /// Provides a large enough ring for vCPU `index`. Only records that are added from now on
+    /// belong to the recording.
     fn ensure(&self, state: &mut State, index: usize) -> io::Result<()> {
         let known = state.current.get(&index).map(|(ring, _)| ring.clone());
         let ring = match known.filter(|ring| ring.size() >= state.records) {
@@ -139,7 +133,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records a step of a coroutine.
     #[cold]
     pub(crate) fn changed(&self, change: &Change) {
         let (kind, argument) = number(change.step);
@@ -165,7 +158,6 @@ impl Recorder {
         self.push(Some(index), &record);
     }
 
-    /// Records that the calling thread's vCPU parks.
     #[inline]
     pub(crate) fn parked(&self, index: usize) {
         if self.is_on() {
@@ -173,7 +165,6 @@ impl Recorder {
         }
     }
 
-    /// Records that the vCPU has unparked.
     #[inline]
     pub(crate) fn unparked(&self, index: usize) {
         if self.is_on() {
@@ -209,7 +200,6 @@ impl Recorder {
         }
     }
 
-    /// Returns the timeline; see [`Trace::snapshot`](super::Trace::snapshot).
     pub(super) fn snapshot(&self, name: &str, vcpus: usize, names: &Names) -> Timeline {
         let state = self.state();
         let mut timeline = Timeline::new(name);
@@ -314,12 +304,12 @@ impl UnderWay {
     }
 }
 
-/// Turns records into a timeline.
 struct Writer<'a> {
     timeline: Timeline,
     sites: HashMap<*const Location<'static>, u32>,
     names: &'a Names,
-    /// Index of the event that began the poll of each running coroutine, and the name of its work.
+    /// For each running coroutine, the index of the event that began its poll, and the name of its
+    /// work.
     polls: HashMap<u64, (usize, Option<u32>)>,
     began: u64,
 }
@@ -376,7 +366,6 @@ impl Writer<'_> {
         }
     }
 
-    /// Sets the name and level of work at the event that began the poll under way.
     fn named(&mut self, id: u64, level: Level, number: usize) {
         let work = u32::try_from(number).ok().and_then(|n| self.names.get(n));
         if let Some(work) = work
@@ -419,7 +408,6 @@ const EXITED: u8 = 8;
 const PARKED: u8 = 9;
 const UNPARKED: u8 = 10;
 const ARRIVED: u8 = 11;
-/// Kind of a record whose argument is the number of a name.
 const NAMED: u8 = 12;
 
 fn number(step: Step) -> (u8, usize) {

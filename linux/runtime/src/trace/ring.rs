@@ -1,4 +1,5 @@
-//! [`Ring`] keeps the last records of a vCPU, or of all threads that serve no vCPU.
+//! A ring buffer of the last recorded events of a vCPU, or of all threads that serve no vCPU. Each
+//! slot is a seqlock.
 //!
 //! ```text
 //!   record i:   stamp ◄─ 2i+1 ─► four words ─► stamp ◄─ 2i+2        in slot i mod size
@@ -8,9 +9,9 @@
 //! Readers never stop a writer. The ring of a vCPU has one writer, the thread that serves the vCPU,
 //! and a record costs a few stores. The ring of the other threads has many writers. Each of them
 //! takes a number, and then the slot for that number. The slot may still be held by a writer that
-//! was stopped in the middle of its record for a whole round. The new record is then dropped (a
-//! reader counts it as lost), so that no record mixes the words of two writers. All words are
-//! atomic, so if a vCPU's ring had a second writer by mistake, records would be wrong, but
+//! was stopped in the middle of its record for a whole round. The new record is then dropped, and a
+//! reader counts it as lost, so that no record mixes the words of two writers. All words are
+//! atomic. So even if a vCPU's ring had a second writer by mistake, records would be wrong, but
 //! behaviour would not be undefined.
 
 use std::io;
@@ -18,10 +19,8 @@ use std::panic::Location;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU64, fence};
 
-/// A recorded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Tick of the event.
     pub(super) at: u64,
     pub(super) id: u64,
     pub(super) location: Option<&'static Location<'static>>,
@@ -39,7 +38,6 @@ struct Entry {
 }
 
 impl Entry {
-    /// Writes the words, between the two stamps of the record.
     #[inline]
     fn write(&self, record: &Record) {
         // A reader that sees one of the words below also sees the odd stamp.
@@ -70,16 +68,15 @@ impl Entry {
     }
 }
 
-/// A ring of records, on cache lines of its own.
+/// Aligned to avoid false sharing.
 #[repr(align(128))]
 pub(super) struct Ring {
-    /// Number of records ever started; also the number of the next record.
+    /// Records ever started, and thus the number of the next one.
     count: AtomicU64,
     entries: Box<[Entry]>,
 }
 
 impl Ring {
-    /// Creates a ring for `records` records, rounded up to a power of two.
     pub(super) fn new(records: usize) -> io::Result<Ring> {
         let size = records.max(2).checked_next_power_of_two();
         let size = size.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -104,7 +101,6 @@ impl Ring {
         self.entries.len()
     }
 
-    /// Returns the number of records ever made.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Acquire)
     }

@@ -1,4 +1,5 @@
-//! Calls of user code (wakers of other executors, hooks, blocking functions) with panics caught.
+//! Calls user code, such as wakers of other executors, hooks and blocking functions, and catches
+//! its panics.
 
 use crate::preempt::permit;
 

@@ -1,11 +1,10 @@
-//! User code that a ring or a timer has to call: wakers of other executors, and destructors of
-//! values that operations own.
+//! Runs user code that has to be called because an operation has completed or a timer is due:
+//! wakers of other executors, and destructors of values that operations own.
 //!
-//! The loop of a vCPU does not run this code. The loop uses the vCPU's permit, so nothing could
-//! interrupt the code there, and all coroutines would wait for it, regardless of its level. Instead
-//! the code is deferred to coroutines at the level of the operation, or of the coroutine that armed
-//! the timer, and runs in polls like any other. Only the wakers of Upshift's own coroutines are
-//! called by the loop itself.
+//! The loop of a vCPU does not run this code itself, because all coroutines would wait for it,
+//! regardless of its level, and nothing could interrupt it there. Instead the code is deferred to
+//! coroutines at the level of the operation, or of the coroutine that armed the timer, and runs in
+//! polls like any other. Only the wakers of Upshift's own coroutines are called by the loop.
 
 use upshift_core::{Domain, JoinHandle, Level, Priority};
 use upshift_ring::DeferredCall;
@@ -14,7 +13,7 @@ use crate::coroutine::coop;
 use crate::host::Linux;
 
 /// Calls the wakers of Upshift's coroutines, and defers the other calls to one coroutine for each
-/// level. The order of the calls within a level is kept.
+/// level. Keeps the order of the calls within a level.
 pub(crate) fn run(domain: &Domain<Linux>, all: Vec<DeferredCall>) {
     let mut rest = Vec::new();
     for call in all {

@@ -1,4 +1,4 @@
-//! User code that the runtime calls, such as wakers of other executors, destructors and hooks.
+//! Calls user code, such as wakers of other executors, destructors and hooks.
 
 pub(crate) mod catch_panic;
 pub(crate) mod deferred;

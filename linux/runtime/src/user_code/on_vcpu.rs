@@ -1,6 +1,6 @@
-//! Work that only a vCPU can do, on behalf of a thread that belongs to the runtime but serves no
-//! vCPU. A coroutine does the work, and a future on that thread waits for the coroutine. So sockets
-//! and timers of this runtime work even in tokio tasks, for example in those that axum spawns with
+//! Does work that needs a vCPU for a thread that belongs to the runtime but serves no vCPU. A
+//! coroutine does the work, and a future on that thread waits for the coroutine. So sockets and
+//! timers of this runtime work even in tokio tasks, for example in those that axum spawns with
 //! tokio for a web socket. Each use costs a spawn and a switch between threads.
 
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! I/O of coroutines on the ring of their vCPU, at their level.
+//! Starts the I/O that coroutines request, at their level, on the ring of their vCPU.
 
 #[cfg(feature = "hyper")]
 use upshift_core::Level;
@@ -8,20 +8,17 @@ use super::{Worker, more_urgent_than};
 use crate::time::clock;
 
 impl Worker {
-    /// Starts an operation at the level of the calling coroutine.
     #[inline]
     pub(crate) fn start<T: Operation>(&self, operation: T) -> Submission<T> {
         self.ring.start(operation, self.io_level())
     }
 
-    /// Starts an operation at `level` instead of the calling coroutine's.
     #[cfg(feature = "hyper")]
     pub(crate) fn start_at<T: Operation>(&self, operation: T, level: Level) -> Submission<T> {
         self.outbox.add(level.get());
         self.ring.start(operation, level.get())
     }
 
-    /// Starts to read a file at the level of the calling coroutine.
     pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
         let submission = self.start(operation);
         self.outbox.add_read();

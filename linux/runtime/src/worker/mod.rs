@@ -1,4 +1,5 @@
-//! The loop of a vCPU. On an inline vCPU, one thread runs the ring and the coroutines.
+//! The loop of a vCPU, which polls ready coroutines and runs the vCPU's ring (io_uring or its
+//! replacement by epoll). On an *inline* vCPU, one thread does both.
 //!
 //! ```text
 //!   ┌─► reap the ring, expire timers ─► pick ─► poll ─┐
@@ -9,18 +10,19 @@
 //! ```
 //!
 //! I/O that coroutines request is gathered. The vCPU submits it before it polls anything less
-//! urgent, or else when it next reaps the ring. Such a visit to the ring is called a pass.
+//! urgent, or else when it next reaps the ring, that is, processes its completions. Such a visit to
+//! the ring is called a *pass*.
 //!
 //! An urgent completion waits for at most one poll and the reap interval. The vCPU checks for
 //! completions after every poll, at the cost of a few loads. It reaps them when the reap interval
 //! has passed or enough coroutines have run, so that under load one system call serves many
-//! requests; an idle vCPU reaps at once. Completions that are no more urgent than the ready
+//! requests. An idle vCPU reaps at once. Completions that are no more urgent than the ready
 //! coroutines are queued behind these coroutines, however soon they are reaped. So while all I/O in
 //! flight has such levels, the vCPU reaps only every five intervals.
 //!
-//! Before it parks, a vCPU that another vCPU has recently woken spins for a bounded time, because a
-//! wake that comes during the spin costs only a cache miss, instead of a system call and the start
-//! of a halted CPU.
+//! A vCPU that another vCPU has recently woken spins for a bounded time before it parks. A wake
+//! that comes during the spin costs only a cache miss, instead of a system call and the start of a
+//! halted CPU.
 //!
 //! # Writers and readers
 //!
@@ -72,7 +74,7 @@ use crate::user_code::deferred;
 use outbox::Outbox;
 pub(crate) use wait::{ENDING_WAIT, Spin};
 
-/// Number of polls after which a vCPU enters the ring if completions or submissions wait.
+/// After this number of polls, a vCPU enters the ring if completions or submissions wait.
 pub(crate) const POLLS_PER_REAP: u32 = 64;
 
 /// Reap intervals after which a vCPU enters the ring even if no completion can be more urgent than
@@ -80,12 +82,10 @@ pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// but beyond five intervals the CPU time per request does not fall any further.
 const REAP_INTERVALS: u64 = 5;
 
-/// Returns the bits of the levels that are more urgent than `level`.
 fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
 }
 
-/// The executor, the ring and the timers of a vCPU, for the thread that serves it.
 pub(crate) struct Worker {
     executor: Executor<Linux>,
     ring: Ring,
@@ -100,7 +100,6 @@ pub(crate) struct Worker {
     is_ending: Cell<bool>,
     /// The threads of the vCPU, if its polls can be interrupted.
     preemptible: OnceCell<Arc<dyn PreemptibleVcpu>>,
-    /// Set when this vCPU is to leave service.
     stop: Arc<AtomicBool>,
     /// Connection to the board, through which other processes of the machine see the vCPU's levels.
     post: Option<Post>,
@@ -133,9 +132,7 @@ impl Pace {
 /// a program has a single instance of each loop, with everything inlined.
 #[derive(Clone, Copy)]
 pub(crate) enum Until<'a> {
-    /// The flag has been set.
     Set(&'a Cell<bool>),
-    /// The function returns true.
     True(&'a dyn Fn() -> bool),
 }
 
@@ -149,41 +146,35 @@ impl Until<'_> {
     }
 }
 
-/// The steps of the loop in which vCPUs of the two kinds differ. Each kind has a loop of its own in
-/// the program.
+/// The steps in which the loops of inline and preemptible vCPUs differ. `back` is the coroutine
+/// that has just yielded, if it is not queued yet.
 pub(crate) trait VcpuKind<'a> {
     /// Whether several threads share the vCPU. Such a thread has run a pass before its loop begins.
     const IS_SHARED: bool;
     /// Called before each [`pick`](VcpuKind::pick). `passed` is set if a pass has been run since
-    /// the last poll or wait. Returns `Some` if the thread must leave the loop: `Some(true)` if the
-    /// thread is done, and `Some(false)` if another thread serves the vCPU from here on.
+    /// the last poll or wait. Returns `Some` if the thread must leave the loop: `Some(true)` if its
+    /// work is done, and `Some(false)` if another thread serves the vCPU from here on.
     fn should_leave(&mut self, passed: bool, back: &mut Option<Yielded<'a, Linux>>)
     -> Option<bool>;
     /// Returns whether completions must be reaped before the next poll, however short the last poll
     /// was.
     fn reaps_before_poll(&self) -> bool;
-    /// Called before a pass or a wait, when no poll is under way.
     fn between_polls(&self);
-    /// Takes the next coroutine to poll or to resume.
     fn pick(
         &mut self,
         worker: &'a Worker,
         back: Option<Yielded<'a, Linux>>,
     ) -> Option<Picked<'a, Linux>>;
     /// Hands a pinned coroutine over to the thread that polls such coroutines. Returns whether that
-    /// thread has been given the vCPU, too.
+    /// thread has been given the vCPU as well.
     fn hand_over(&mut self, pinned: Running<'a, Linux>) -> bool;
-    /// Called before a poll.
     fn poll_begins(&mut self);
-    /// Called after a poll.
     fn poll_ends(&mut self);
     /// Gives the vCPU to the thread that holds this suspended poll.
     fn resume(&mut self, id: CoroutineId, for_a_turn: bool);
-    /// Called after a wait in the ring.
     fn after_wait(&mut self, worker: &'a Worker);
 }
 
-/// An inline vCPU, which one thread serves without interrupting polls.
 struct InlineVcpu<'a> {
     /// Held if other vCPUs may stand in while this vCPU polls.
     guard: Option<StandInGuard<'a>>,
@@ -279,13 +270,11 @@ impl Worker {
         self.post.as_ref()
     }
 
-    /// Returns whether a single thread serves the vCPU, without interrupting polls.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_inline(&self) -> bool {
         self.preemptible.get().is_none()
     }
 
-    /// Makes each wait short from now on, because the runtime is being dropped.
     pub(crate) fn set_ending(&self) {
         self.is_ending.set(true);
     }
@@ -319,7 +308,6 @@ impl Worker {
         let mut polls = 0;
         // Set if a pass has been run since the last poll or wait.
         let mut passed = K::IS_SHARED;
-        // The coroutine that has just yielded, until the next pick queues it.
         let mut back: Option<Yielded<'a, Linux>> = None;
         loop {
             if K::IS_SHARED
@@ -399,8 +387,8 @@ impl Worker {
     }
 
     /// Completes the cancellation of the operations whose futures were dropped last. Without this,
-    /// a receive in flight would keep its socket open, because the kernel must be told to cancel
-    /// the receive, and must confirm that. Polls nothing. Only for an inline vCPU, after
+    /// a receive in flight would keep its socket open, because the kernel cancels the receive only
+    /// on request, and confirms this by a completion. Polls nothing. Only for an inline vCPU, after
     /// [`Worker::run`].
     pub(crate) fn complete_cancellations(&self) {
         let _entered = context::enter(self);
@@ -412,7 +400,6 @@ impl Worker {
         }
     }
 
-    /// Lets other vCPUs, if there are any, stand in for this vCPU.
     fn allow_stand_in(&self) -> Option<StandInGuard<'_>> {
         if self.executor.domain().active_vcpus() < 2 {
             return None;
@@ -430,10 +417,10 @@ impl Worker {
     }
 
     /// Returns whether it is time to reap the ring and the timers, or to look at the other vCPUs.
-    /// The last reap was at the tick `reaped_at`. Called after a poll. Reads the clock itself,
+    /// Called after a poll; the last reap was at the tick `reaped_at`. Reads the clock itself,
     /// because the executor's clock still shows the beginning of the poll, so that arrivals during
-    /// the poll would wait for another poll. A poll that `gave_way` may have done so for the sake
-    /// of the ring.
+    /// the poll would wait for another poll. `gave_way` is set if the poll yielded, because it may
+    /// have done so to let the ring be reaped.
     #[inline(always)]
     pub(crate) fn reap_is_due(&self, reaped_at: u64, gave_way: bool) -> bool {
         let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
@@ -444,8 +431,8 @@ impl Worker {
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
         let ago = clock::ticks().wrapping_sub(reaped_at);
         ago >= self.pace.reap
-            // Without a next poll, the loop is about to enter the ring anyway, and waits in it with
-            // the same call.
+            // If there is nothing to poll next, the loop is about to enter the ring anyway, and
+            // reaps and waits with the same call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
                 || ago >= self.pace.reap.saturating_mul(REAP_INTERVALS)
@@ -498,7 +485,6 @@ impl Worker {
         }
     }
 
-    /// Reaps all completions.
     fn reap(&self) {
         let index = self.executor.index();
         self.recorder().reaped(index, || self.ring.reap());
@@ -507,7 +493,6 @@ impl Worker {
         }
     }
 
-    /// Wakes the coroutines whose timers are due.
     fn expire(&self) {
         if self.timers.next_deadline().is_some() {
             let mut late = Vec::new();
@@ -531,14 +516,11 @@ impl Worker {
         }
     }
 
-    /// Returns whether the calling thread, which has this worker, polls the pinned coroutines of
-    /// its vCPU.
     pub(crate) fn polls_pinned_here(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_none_or(|preemptible| preemptible.polls_pinned_here())
     }
 
-    /// Returns whether a poll is stopped in the middle.
     pub(crate) fn has_stopped_polls(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_some_and(|preemptible| preemptible.has_stopped_polls())
@@ -548,8 +530,8 @@ impl Worker {
     /// move to other vCPUs. The operations on the ring are cancelled, and the ring is drained and
     /// closed.
     ///
-    /// Returns false, and leaks the vCPU, if a stopped poll has not ended, or if a future is left
-    /// that only the thread of `block_on`, which has ended, may drop.
+    /// Returns false, and leaks the vCPU, if a stopped poll has not ended, or if there is still a
+    /// future that only the thread of `block_on`, which has ended, may drop.
     pub(crate) fn retire(self: Box<Worker>) -> bool {
         // Done before the vCPU's threads end, so that no thread stays elevated, and the daemon does
         // not see a dispatcher vanish.

@@ -1,11 +1,10 @@
-//! The outbox holds the levels of operations that coroutines have started but that are not
-//! submitted yet. These levels decide when the vCPU submits.
+//! The levels of operations that coroutines have started but that are not submitted to the ring
+//! yet. These levels decide when the vCPU submits.
 //!
-//! Only the thread of the vCPU uses it. Each operation costs a load and a store.
+//! Only the thread of the vCPU uses this state. Each operation costs a load and a store.
 
 use std::cell::Cell;
 
-/// Value of [`Outbox::before`] while no operation waits.
 const NONE_WAITS: u8 = u8::MAX;
 
 /// Number of file reads that are submitted without waiting for more, so that the device works on
@@ -13,11 +12,9 @@ const NONE_WAITS: u8 = u8::MAX;
 /// leaves the device idle (`--gather` of bench/peers/c/files.c).
 const GATHERED_READS: usize = 4;
 
-/// Summary of the operations that wait to be submitted.
 pub(super) struct Outbox {
     /// The operations are submitted before polls of this level and of less urgent levels.
     before: Cell<u8>,
-    /// Number of file reads that wait to be submitted.
     reads: Cell<usize>,
 }
 
@@ -41,13 +38,11 @@ impl Outbox {
         level >= self.before.get()
     }
 
-    /// Adds an operation of `level`.
     #[inline]
     pub(super) fn add(&self, level: u8) {
         self.before.set(self.before.get().min(level + 1));
     }
 
-    /// Counts a file read that has been added.
     pub(super) fn add_read(&self) {
         self.reads.set(self.reads.get() + 1);
         if self.reads.get() >= GATHERED_READS {
@@ -56,7 +51,6 @@ impl Outbox {
         }
     }
 
-    /// Records that everything is about to be submitted.
     #[inline]
     pub(super) fn clear(&self) {
         self.before.set(NONE_WAITS);

@@ -1,4 +1,5 @@
-//! Publishes the vCPU's levels on the board, and gives way to more urgent processes.
+//! Publishes the vCPU's levels on the *board*, the shared memory through which processes learn each
+//! other's levels, and gives way to processes with more urgent work.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::board::Post;
 use crate::host::Linux;
 use crate::time::clock;
 
-/// Sleep of a vCPU that gives way to another process.
+/// How long a vCPU sleeps when it gives way to another process.
 const YIELD_SLEEP: Duration = Duration::from_micros(500);
 
 impl Worker {
@@ -21,7 +22,6 @@ impl Worker {
             .is_some_and(|post| post.is_outranked(level))
     }
 
-    /// Publishes the level of the next poll on the board.
     #[inline]
     pub(crate) fn publish(&self, level: u8) {
         if let Some(post) = &self.post {
@@ -34,21 +34,22 @@ impl Worker {
         post.publish_poll(self.executor.bitmap(), level, self.executor.clock());
     }
 
-    /// Gives way if another process has something more urgent than the next poll. Returns whether
-    /// it gave way.
+    /// Gives way if another process has something more urgent than the next poll. `yielded` is the
+    /// coroutine that has just yielded and is not queued yet, if any. Returns whether the vCPU gave
+    /// way.
     #[inline]
-    pub(crate) fn yields_to_others(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
+    pub(crate) fn yields_to_others(&self, yielded: Option<&Yielded<'_, Linux>>) -> bool {
         self.post.as_ref().is_some_and(|post| {
-            post.is_outranked(self.next_level(back)) && self.give_way(post, back)
+            post.is_outranked(self.next_level(yielded)) && self.give_way(post, yielded)
         })
     }
 
-    /// Leaves the CPU to a more urgent process for a moment, unless this process has given way for
-    /// long enough. Reaps arrivals afterwards.
+    /// Sleeps so that a more urgent process can run, unless this process has given way for long
+    /// enough. Then processes what arrived meanwhile.
     #[cold]
-    fn give_way(&self, post: &Post, back: Option<&Yielded<'_, Linux>>) -> bool {
+    fn give_way(&self, post: &Post, yielded: Option<&Yielded<'_, Linux>>) -> bool {
         let now = clock::now();
-        if !post.gives_way(self.executor.bitmap(), self.next_level(back), now) {
+        if !post.gives_way(self.executor.bitmap(), self.next_level(yielded), now) {
             return false;
         }
         let moment = self.timers.next_deadline().map_or(YIELD_SLEEP, |next| {

@@ -97,7 +97,7 @@ impl Shared {
         Ok((worker, None))
     }
 
-    /// Starts a thread that serves one more vCPU. Returns the index of the vCPU.
+    /// Returns the index of the new vCPU.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
         let index = executor.index();
@@ -109,7 +109,6 @@ impl Shared {
         Ok(index)
     }
 
-    /// Tells the daemon that a vCPU was added.
     fn join_again(&self) {
         if let Some(membership) = &self.membership
             && let Err(error) = membership.join()
@@ -118,13 +117,13 @@ impl Shared {
         }
     }
 
-    /// Starts the thread that serves a vCPU. The second value is `Some` if the vCPU is preemptible.
+    /// The second value is `Some` if the vCPU is preemptible.
     pub(crate) fn start_vcpu(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
     ) -> io::Result<(VcpuThread, Option<Arc<Preemptible>>)> {
         let index = executor.index();
-        let (ready, is_ready) = mpsc::sync_channel(1);
+        let (ready_tx, ready_rx) = mpsc::sync_channel(1);
         let shared = self.clone();
         let thread = thread::Builder::new()
             .name(format!("{}-{index}", self.settings.name))
@@ -133,19 +132,19 @@ impl Shared {
                 {
                     Ok(pair) => pair,
                     Err(error) => {
-                        let _ = ready.send(Err(error));
+                        let _ = ready_tx.send(Err(error));
                         return;
                     }
                 };
                 drop(shared);
                 let stop = worker.stop.clone();
-                let _ = ready.send(Ok((stop.clone(), preemptible)));
+                let _ = ready_tx.send(Ok((stop.clone(), preemptible)));
                 let is_over = || stop.load(Ordering::Relaxed) && !worker.has_stopped_polls();
                 worker.run(Until::True(&is_over));
                 worker.retire();
             })
             .map_err(|error| no_thread("a vCPU", &error))?;
-        let (stop, preemptible) = is_ready
+        let (stop, preemptible) = ready_rx
             .recv()
             .map_err(|_| io::Error::other("the thread of a vCPU died while it started"))??;
         let thread = VcpuThread {

@@ -1,5 +1,6 @@
-//! The wait of a vCPU. The vCPU first spins if that has been worthwhile, then looks for vCPUs to
-//! stand in for, and parks in its ring.
+//! How a vCPU waits for work. It first spins if that has been worthwhile. Then it checks whether
+//! other vCPUs are in long polls, in order to process their completions and timers for them (to
+//! *stand in*), and parks in its ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,7 +46,6 @@ impl Spin {
 }
 
 impl Worker {
-    /// Waits for completions, timers or wakes, spinning first if that has been worthwhile.
     pub(crate) fn wait(&self, spin: &mut Spin) {
         let is_alone = self.post.as_ref().is_none_or(Post::is_alone);
         if is_alone && spin.is_due() {
@@ -97,7 +97,6 @@ impl Worker {
             woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();
     }
 
-    /// Returns whether a pinned coroutine has been picked, and its thread waits only for the vCPU.
     fn main_is_waited_for(&self) -> bool {
         let preemptible = self.preemptible.get();
         preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
@@ -137,7 +136,7 @@ impl Worker {
             .look(|vcpu| look.stand_in_for(vcpu.index(), |all| deferred::run(domain, all)))
     }
 
-    /// Spins for at most the spin time. Returns true if something has arrived.
+    /// Returns true if something has arrived.
     fn spin(&self) -> bool {
         let limit = clock::to_ticks(self.shared.settings.spin);
         let began = clock::ticks();

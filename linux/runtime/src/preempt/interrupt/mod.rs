@@ -1,14 +1,14 @@
-//! Interruption of a thread of the runtime by a signal. The signal's handler makes system calls on
-//! the ring of the interrupted thread, and waits while the thread's poll is suspended.
+//! Interrupts threads of the runtime by a signal. The signal's handler makes system calls on the
+//! io_uring of the interrupted thread, and waits while the thread's poll is suspended.
 //!
-//! Only the thread that made a ring may enter it. While that thread is suspended (`preempt`) or in
-//! a long poll (`stand_in`), other threads work on the ring, and have that thread make the calls.
+//! Only the thread that created a ring may enter it. While that thread is suspended (`preempt`) or
+//! in a long poll (`stand_in`), other threads process the ring's queues, and have that thread make
+//! the system calls.
 //!
-//! The sender relies on the delivery, but `tgkill` may fail, because a real-time signal takes a
-//! place in a queue, and all processes of a user share a limited number of places
-//! (RLIMIT_SIGPENDING). So each interruptible thread has a timer (`spare.rs`), and the kernel
-//! reserves a place for the timer's signal when the timer is made. Because the timer is slower, it
-//! is used only where `tgkill` fails.
+//! The sender relies on the delivery, but `tgkill` may fail. A real-time signal takes a place in a
+//! queue, and all processes of a user share a limited number of places (RLIMIT_SIGPENDING). So each
+//! interruptible thread has a timer (`spare.rs`), for whose signal the kernel reserves a place when
+//! the timer is created. Because the timer is slower, it is used only if `tgkill` fails.
 //!
 //! The handler runs on a stack of its own (`stack.rs`). While the handler runs or waits, its thread
 //! accepts only the signals of faults and of the C library. Signals sent to the process go to other
@@ -62,7 +62,7 @@ pub(crate) fn may_send() -> io::Result<()> {
 }
 
 /// Time in ns of the last signal that was sent to a thread, or 0 once its handler has begun. Until
-/// then no other signal is sent, since the kernel would queue each.
+/// then no other signal is sent, because the kernel would queue each.
 ///
 /// The handler may begin late, twice, or never, because a thread may block the signal, and a
 /// program may replace the handler. So no state depends on the handler, and the signal may be sent
@@ -70,7 +70,6 @@ pub(crate) fn may_send() -> io::Result<()> {
 #[derive(Debug, Default)]
 pub(crate) struct Sent(AtomicU64);
 
-/// Nanoseconds without an answer after which a signal may be sent again.
 const RESEND_AFTER: u64 = MAX_SUSPENSION;
 
 impl Sent {
@@ -98,13 +97,11 @@ impl Sent {
         self.0.store(0, SeqCst);
     }
 
-    /// Returns whether a signal has been sent and not been answered yet.
     pub(crate) fn is_open(&self) -> bool {
         self.0.load(SeqCst) != 0
     }
 }
 
-/// Set, for good, when the program is found to have given the signal another handler.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the program has been found to have replaced the handler. Costs one load.
@@ -130,7 +127,6 @@ fn own_handler() -> libc::sighandler_t {
     handler as *const () as usize
 }
 
-/// Returns the action of a signal.
 fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid value of this plain struct, and the call writes only to it.
     unsafe {
@@ -140,8 +136,8 @@ fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
     }
 }
 
-/// Interrupts a thread of this process that has [claimed](claim) the signal; a thread that has
-/// ended is left alone. Async-signal-safe.
+/// Interrupts a thread of this process that has [claimed](claim) the signal. Does nothing if the
+/// thread has ended. Async-signal-safe.
 fn send(thread: u32) {
     let Ok(signal) = install() else { return };
     // SAFETY: the call takes no pointers. It fails with ESRCH if the thread has ended.
@@ -158,8 +154,8 @@ fn send(thread: u32) {
     }
 }
 
-/// Returns the signal, which is the last real-time signal that nothing else uses. Its handler is in
-/// place. Interrupted system calls of a poll are restarted.
+/// Returns the runtime's signal: the last real-time signal that nothing else used. The first call
+/// sets its handler, with which interrupted system calls are restarted.
 fn install() -> io::Result<libc::c_int> {
     static SIGNAL: OnceLock<Option<libc::c_int>> = OnceLock::new();
     SIGNAL
@@ -196,8 +192,8 @@ fn take(signal: libc::c_int) -> bool {
     }
 }
 
-/// Signals that the kernel sends a thread for the thread's own faults. They must not be blocked,
-/// because the kernel would end the process.
+/// Signals that the kernel sends a thread for the thread's own faults. If one of them were blocked
+/// when it occurs, the kernel would end the process.
 const FAULTS: [libc::c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,
@@ -207,7 +203,6 @@ const FAULTS: [libc::c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-/// Signal mask that a thread had before [`block_own`].
 pub(crate) struct Blocked(libc::sigset_t);
 
 /// Blocks the signal on the calling thread, except where it waits with [`mask_without_own`].
@@ -228,7 +223,6 @@ pub(crate) fn block_own() -> io::Result<Blocked> {
     Ok(Blocked(before))
 }
 
-/// Restores the signal mask from before [`block_own`].
 pub(crate) fn restore(before: &Blocked) {
     // SAFETY: `before` holds a set that the kernel has written.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };

@@ -1,5 +1,5 @@
-//! Signals that need no free place in the user's queue of signals when they are sent. Each thread
-//! has a POSIX timer, for whose signal the kernel has reserved a place.
+//! Sends signals even if the user's queue of pending signals is full. Each thread has a POSIX
+//! timer, for whose signal the kernel has reserved a place.
 //!
 //! A thread writes the slot of its own timer. All threads read the slot, even in signal handlers.
 //! Before a thread that ends gives up its slot, it waits until no thread is setting its timer,
@@ -11,16 +11,13 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
 
-/// Number of threads that may be interruptible at a time; further threads are refused.
 pub(crate) const SLOTS: usize = 4096;
 
-/// The timer of a thread.
 struct Slot {
     /// Id of the thread in the kernel; 0 if the slot is free, or about to be.
     thread: AtomicU32,
     taken: AtomicU32,
     timer: AtomicI32,
-    /// Number of threads that are setting the timer.
     users: AtomicU32,
 }
 
@@ -40,7 +37,6 @@ thread_local! {
     static OWN: OnceCell<OwnedSlot> = const { OnceCell::new() };
 }
 
-/// The slot of a thread, given up when dropped.
 struct OwnedSlot(&'static Slot);
 
 /// Creates the timer of the calling thread, which keeps it until the thread ends.
@@ -54,7 +50,7 @@ pub(super) fn provide(signal: libc::c_int) -> io::Result<()> {
     provided.unwrap_or_else(|_| Err(io::Error::other("the thread is about to end")))
 }
 
-/// Sends a thread its signal by the thread's timer. Async-signal-safe.
+/// Async-signal-safe.
 pub(super) fn send(thread: u32) {
     let used = USED.load(Acquire).min(SLOTS);
     let Some(place) = (TABLE[..used].iter()).find(|place| place.thread.load(Relaxed) == thread)

@@ -1,4 +1,4 @@
-//! The stack on which a thread handles its signal.
+//! Provides the alternate stack on which a thread handles the signal that suspends its poll.
 //!
 //! A poll may run on a stack of a few KiB, for example inside Go, which has no room for the
 //! kernel's frame or the handler. The handler therefore runs on an alternate stack (`SA_ONSTACK`),
@@ -20,8 +20,8 @@ use super::{block_own, unblock_own};
 /// twice the handler's need in a debug build (`the_handler_uses_half_of_its_stack_at_most`).
 const DEPTH: usize = 16 << 10;
 
-/// Largest number of signal frames on the stack at once: one for the signal, another for the signal
-/// while the handler waits in the ring, and one for a signal of the C library.
+/// Largest number of signal frames on the stack at once. Two are for the signal itself, which may
+/// come again while its handler waits in the ring, and one is for a signal of the C library.
 const FRAMES: usize = 3;
 
 thread_local! {
@@ -36,7 +36,7 @@ fn needed() -> usize {
     FRAMES * frame.max(libc::MINSIGSTKSZ) + DEPTH
 }
 
-/// A stack above a guard page, unmapped at the end of its thread.
+/// A stack above a guard page.
 struct Mapping {
     address: *mut libc::c_void,
     guard: usize,
@@ -93,7 +93,6 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns the calling thread's alternate stack.
 fn current() -> libc::stack_t {
     // SAFETY: all-zero is a valid value of this plain struct, and the call writes only to it.
     unsafe {
@@ -110,7 +109,6 @@ fn set(stack: &libc::stack_t) -> bool {
     unsafe { libc::sigaltstack(stack, null_mut()) == 0 }
 }
 
-/// Maps a stack for the calling thread's handler, if the thread has none yet.
 pub(super) fn provide() -> io::Result<()> {
     let provided = OWN.try_with(|own| {
         if own.get().is_none() {
@@ -133,7 +131,7 @@ pub(super) fn provide() -> io::Result<()> {
 pub(crate) struct OnStack {
     /// The thread's former alternate stack, if it was too small and has been replaced.
     before: Option<libc::stack_t>,
-    /// Keeps the guard on its thread.
+    /// Makes the guard `!Send`.
     here: PhantomData<*mut ()>,
 }
 

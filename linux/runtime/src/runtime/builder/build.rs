@@ -1,4 +1,4 @@
-//! Construction of a runtime from its settings.
+//! Constructs a runtime from its settings.
 
 use std::io;
 use std::marker::PhantomData;
@@ -32,9 +32,8 @@ use crate::tokio::embedded::TokioRuntime;
 use crate::tokio::thread_hooks::ThreadHooks;
 
 /// Cost of moving work to an idle vCPU. Most of it is the wake-up of a halted virtual CPU, which
-/// takes 35–41 µs.
+/// took 35–41 µs on the machine of the measurements.
 const MIGRATION_COST: Duration = Duration::from_micros(50);
-/// Default of the longest time that a coroutine keeps an equal waiting.
 const QUANTUM: Duration = Duration::from_micros(500);
 /// Error text of calls that need a vCPU, on a thread for blocking functions.
 const OUTSIDE: &str = "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
@@ -220,7 +219,6 @@ impl Builder {
         }
     }
 
-    /// Returns when and how polls are interrupted on this machine.
     fn preempt_settings(&self) -> io::Result<preempt::Settings> {
         let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
         let costs = preempt::costs(cpu);
@@ -276,7 +274,6 @@ fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask
     Ok((engine, affinity))
 }
 
-/// Registers the vCPUs with the daemon, if there is one.
 fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
     let Some(membership) = &shared.membership else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Settings of a runtime. `build.rs` constructs the runtime from them.
+//! The builder, which holds the settings of a runtime. `build.rs` constructs the runtime from them.
 
 mod build;
 mod observation;
@@ -115,7 +115,7 @@ impl Builder {
     }
 
     /// Sets the number of entries in each ring's submission queue (default 256), that is, the
-    /// number of operations that are handed to the kernel at once.
+    /// largest number of operations that are handed to the kernel at once.
     #[must_use]
     pub fn ring_entries(mut self, entries: u32) -> Builder {
         self.ring.entries = entries;
@@ -200,7 +200,7 @@ impl Builder {
     }
 
     /// Enables a test mode, which shuffles the order within a level, and makes the preemption tests
-    /// return true in half of all polls, at random. `seed` makes the choices reproducible.
+    /// return true in half of all polls, at random. The same `seed` gives the same choices.
     #[must_use]
     pub fn chaos(mut self, seed: u64) -> Builder {
         self.chaos = Some(seed);
@@ -595,7 +595,7 @@ impl Builder {
         self
     }
 
-    /// Checks the settings. Returns the reason why no runtime can be built with them.
+    /// Returns the reason why no runtime can be built with these settings.
     fn check(&self) -> Result<(), String> {
         let why = match self {
             Builder { vcpus: 0, .. } => "a runtime needs at least one vCPU",

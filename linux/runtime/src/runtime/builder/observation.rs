@@ -1,4 +1,4 @@
-//! The watchdog, and the socket for `upshift top` (the view), of a runtime that is being built.
+//! Starts the watchdog, which reports long polls, and the socket for `upshift top` (the view).
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use crate::notice::notice;
 use crate::observe::{Monitor, OnStall, Watchdog};
 use crate::runtime::Runtime;
 
-/// The observers to start, and the CPUs of their threads.
 pub(super) struct Observation {
     monitor: Option<Monitor>,
     on_stall: Option<OnStall>,

@@ -54,7 +54,6 @@ fn probe() -> Waker {
     unsafe { Waker::from_raw(RawWaker::new(data, &TABLE)) }
 }
 
-/// A value that records its clones and its drop.
 #[derive(Debug)]
 struct Value;
 
@@ -82,7 +81,6 @@ fn waits<F: Future>(future: F, then: impl FnOnce()) {
     drop(future.as_mut().poll(&mut Context::from_waker(&probe())));
 }
 
-/// Polls a future twice with a new probe each, and drops it while it waits.
 fn gives_up<F: Future>(future: F) {
     let mut future = pin!(future);
     for _ in 0..2 {
@@ -212,8 +210,6 @@ fn no_channel_calls_user_code_under_its_lock() {
     assert_no_call_within_a_use();
 }
 
-/// Polls a future in a coroutine, twice with a new probe each, runs `then`, and polls the future
-/// repeatedly until it is ready.
 async fn waits_in_coroutine<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {
