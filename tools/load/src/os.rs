@@ -18,7 +18,6 @@ pub(crate) const EDGE_TRIGGERED: u32 =
 /// Flags of a connection whose peer has sent its last byte, or that has failed.
 pub(crate) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// A readiness report.
 #[derive(Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
@@ -148,7 +147,6 @@ pub(crate) fn elevate(priority: u8) -> io::Result<()> {
     Err(io::Error::new(error.kind(), format!("{error}: {advice}")))
 }
 
-/// Binds the calling thread to CPU `cpu`.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     let invalid = |error: io::Error| {
         io::Error::new(
@@ -175,7 +173,6 @@ pub(crate) fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
 }
 
-/// Returns the CPUs on which the calling thread may run, ascending.
 pub(crate) fn affinity() -> io::Result<Vec<usize>> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -311,7 +308,6 @@ pub(crate) fn idle_policy() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) })
 }
 
-/// Returns user and system time of the calling thread.
 pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
     usage(libc::RUSAGE_THREAD)
 }

@@ -16,7 +16,6 @@ use upshift_load::{Group, Outcome, Pace, Plan, Report, Work, run};
 use super::args::{LoadArgs, LoadCommonArgs, LoadWork};
 use super::show::{cpu_line, lag_line, table};
 
-/// Runs the load that the flags describe.
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

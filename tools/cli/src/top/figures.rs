@@ -1,4 +1,4 @@
-//! [`Frame`]: activity between two snapshots, in the rows that are shown.
+//! Computes the activity of a process between two snapshots, as a [`Frame`] of table rows.
 
 use serde::Serialize;
 use upshift::metrics::Metrics;
@@ -10,7 +10,6 @@ use super::attach::Peer;
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Frame {
     pub(super) pid: u32,
-    /// Name of the runtime.
     pub(super) name: String,
     pub(super) command: String,
     /// Version of the library in the process.
@@ -81,7 +80,6 @@ pub(super) struct Vcpu {
     /// Number of times that the completion queue had overflowed, since the start.
     pub(super) overflows: u64,
     pub(super) running: Option<u8>,
-    /// Name of the polled work.
     pub(super) work: Option<String>,
     /// Spawn location of the polled coroutine, and the duration of the poll so far.
     pub(super) location: Option<String>,
@@ -99,7 +97,6 @@ pub(super) struct Preemption {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Poll {
-    /// Name of the work.
     pub(super) work: Option<String>,
     pub(super) location: String,
     pub(super) id: String,
@@ -157,12 +154,10 @@ fn clean(text: &str) -> String {
 }
 
 impl Level {
-    /// Titles of the columns.
     pub(super) const COLUMNS: [&'static str; 8] = [
         "level", "ready", "run", "polls/s", "CPU", "wait p50", "wait p99", "starved",
     ];
 
-    /// Returns the cells of a row.
     pub(super) fn cells(&self) -> [String; 8] {
         [
             self.level.to_string(),
@@ -277,11 +272,9 @@ impl Frame {
 }
 
 impl Route {
-    /// Titles of the columns; the name comes last.
     pub(super) const COLUMNS: [&'static str; 7] =
         ["level", "active", "done/s", "CPU", "p50", "p99", "longest"];
 
-    /// Returns the cells of a row.
     pub(super) fn cells(&self) -> [String; 7] {
         [
             self.level.to_string(),
@@ -335,12 +328,10 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats an age.
 pub(super) fn age(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

@@ -1,4 +1,4 @@
-//! The loop of the client: fire due requests, wait, read replies, send the next requests.
+//! The client's loop: sends due requests, waits, reads replies, and sends the next requests.
 //!
 //! All times are ns since the start of the run. Every socket is registered once, edge-triggered. A
 //! read that does not fill the buffer has emptied the socket. A write is tried at once, and only
@@ -44,9 +44,7 @@ enum Stage {
 
 struct Group {
     arrivals: Arrivals,
-    /// Largest number of requests in flight on a connection.
     depth: usize,
-    /// Index of the group's first connection.
     first: usize,
 }
 
@@ -64,7 +62,6 @@ pub(crate) struct Engine<'p> {
     templates: Vec<Template>,
     memo: HeadMemo,
     scratch: Box<[u8]>,
-    /// Number of connections that have not failed.
     alive: usize,
     /// Number of requests without a reply, except for the hog's.
     waiting: usize,
@@ -82,7 +79,6 @@ pub(crate) struct Engine<'p> {
 }
 
 impl<'p> Engine<'p> {
-    /// Establishes the connections of a plan.
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
         let meter = Meter::new(plan.stop.as_ref(), &plan.server_pids)?;
@@ -151,7 +147,6 @@ impl<'p> Engine<'p> {
         })
     }
 
-    /// Primes, warms up, measures, drains.
     pub(crate) fn run(mut self) -> io::Result<Outcome> {
         self.prime()?;
         self.send_hog_request();
@@ -252,7 +247,8 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    /// Sends the hog's request on its connection, the last one. The loop does not wait for its
+    /// Sends the hog's request (one long request) on its own connection, the last one. The loop
+    /// does not wait for its reply.
     /// reply.
     fn send_hog_request(&mut self) {
         if let Some(hog) = self.plan.hog {
@@ -530,7 +526,6 @@ impl<'p> Engine<'p> {
     }
 }
 
-/// Returns the largest number of requests in flight on a connection.
 fn depth(plan: &Plan, pace: Pace) -> usize {
     match (&plan.work, pace) {
         (Work::Http { pipeline, .. }, _) => *pipeline,
