@@ -1,8 +1,8 @@
-//! Published claims and their verdicts.
+//! Formats claims that others have published, beside the figures of this machine, with a verdict on
+//! each.
 
 use upshift_report::Table;
 
-/// The verdict on a published claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// The claim holds here.

@@ -1,4 +1,4 @@
-//! [`Timeline`]: a recording.
+//! Collects events into a recording, a [`Timeline`].
 
 use std::collections::HashMap;
 use std::io::{self, Write};

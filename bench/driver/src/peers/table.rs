@@ -1,4 +1,4 @@
-//! The table of peers, with the source and the arguments of each peer.
+//! Lists the peers, with the source and the arguments of each.
 
 use crate::build::Source::{self, Bench, C, Cpp, Go, Installed, Root, Script};
 
@@ -10,7 +10,6 @@ pub(crate) struct Peer {
     pub(super) args: &'static [&'static str],
 }
 
-/// Upshift's name in the tables.
 pub(crate) const UPSHIFT: &str = "upshift";
 /// Upshift's C++ headers.
 pub(crate) const UPSHIFT_CPP: &str = "upshift-cpp";
@@ -38,7 +37,7 @@ pub(crate) const PAPERS: [&str; 9] = [
     GO_HTTP,
     THREADS,
 ];
-/// The lower bound: C over io_uring without a runtime.
+/// The lower bound: a program in C that uses io_uring without a runtime.
 pub(crate) const RAW_C: &str = "c-uring";
 /// Programs of the section `cpp`. `threads` and C over io_uring have no coroutines.
 pub(crate) const CPP: [&str; 7] = [
@@ -110,7 +109,6 @@ pub(crate) const SERVERS: &[Peer] = &[
     peer("c-epoll", C("epoll", &[]), &[]),
 ];
 
-/// Microbenchmarks.
 pub(crate) const MICRO: &[Peer] = &[
     peer(UPSHIFT, Bench("micro-upshift"), &[]),
     peer("tokio-ct", Bench("micro-tokio"), &[]),

@@ -1,6 +1,6 @@
-//! The preemptive server that was published with the priority elevation trick (Yasukata and
-//! Ishiguro, APSys 2024), reproduced from its design on `upshift-elevate`: the spin protocol over
-//! ordinary sockets, one CPU, with all threads in SCHED_FIFO.
+//! A preemptive server that was published with the priority elevation trick (Yasukata and Ishiguro,
+//! APSys 2024), reproduced from its design on `upshift-elevate`. It serves requests that burn CPU
+//! time over ordinary sockets, on one CPU, with all threads in SCHED_FIFO.
 //!
 //! | thread | priority | does |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | 128 workers | 1, elevated 3 | compute; an elevated worker runs until the queue is empty |
 //! | switcher | 4 | demotes the worker whose timer, armed before each request, expires |
 //!
-//! These properties are as published: the numbers of workers and of queued requests, and the order
-//! of the steps in the dispatcher's turn.
+//! The numbers of workers and of queued requests, and the order of the steps in the dispatcher's
+//! turn, are as published.
 //!
 //! Differences: the slice is 100 µs; the published slice is 5 µs. On a virtual machine a timer
 //! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a long request
@@ -50,10 +50,9 @@ const DISPATCHER: Priority = Priority::of::<2>();
 const ELEVATED: Priority = Priority::of::<3>();
 const SWITCHER: Priority = Priority::of::<4>();
 
-/// A request, with the number of its connection.
+/// With the number of its connection.
 type Job = (usize, Request);
 
-/// The state that all threads share.
 struct Shared {
     requests: Mutex<VecDeque<Job>>,
     served: Mutex<Vec<Job>>,

@@ -35,9 +35,7 @@ impl Sort {
 /// The table at the bottom of a process's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bottom {
-    /// The longest polls
     Polls,
-    /// Work by name
     Routes,
 }
 

@@ -1,4 +1,4 @@
-//! The time axis: positions of instants, and round marks.
+//! Computes the positions of instants on the time axis, and its round marks.
 
 /// Left end of the plot, in px.
 pub(super) const LEFT: f64 = 230.0;
@@ -19,7 +19,6 @@ impl Axis {
         }
     }
 
-    /// Returns the position of an instant, in px.
     pub(super) fn x(&self, at: u64) -> f64 {
         LEFT + (RIGHT - LEFT) * (at as f64 / self.length).min(1.0)
     }

@@ -1,5 +1,5 @@
-//! The section `files`: the same work on files, blocking and non-blocking, on one CPU, with a warm
-//! and a cold page cache.
+//! The section `files`: measures the same work on files, with blocking and with non-blocking calls,
+//! on one CPU, with a warm and a cold page cache.
 //!
 //! The files are in `target/files` of the benchmarks, on the file system of the checkout. Every
 //! program is bound to CPU 0, with its threads and the kernel's threads for its ring; the client of
@@ -95,7 +95,6 @@ const PACE: Duration = Duration::from_millis(1);
 /// Factor by which the p99 of the urgent reads must be below that of every other runtime.
 const REQUIRED_SPEEDUP: f64 = 3.0;
 
-/// Output of a program.
 #[derive(Deserialize)]
 struct Printed {
     ops: f64,
@@ -108,7 +107,6 @@ struct Printed {
     sum: u64,
 }
 
-/// Measures all rows.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let dir = bench_dir().join("target/files");
     if let Err(error) = create_files(&dir) {
@@ -248,7 +246,6 @@ impl Printed {
     }
 }
 
-/// Runs one row once.
 fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     remove_output(dir);
     if case.is_warm {

@@ -1,4 +1,4 @@
-//! The published claims about these figures, each with our figure and a verdict.
+//! Judges the published claims about these figures, each beside our figure.
 //!
 //! A claim is judged by its wording, since the published numbers were measured on other machines.
 

@@ -1,5 +1,5 @@
-//! 128 connections at eight levels, on one CPU and on two: the published load, which a current CPU
-//! answers without a queue, and larger matrices with which the same connections need 1.3 CPUs.
+//! Measures 128 connections at eight levels, on one CPU and on two. The published load is one that
+//! a current CPU answers without a queue. With larger matrices, the same connections need 1.3 CPUs.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::table::format_value;
 
-/// Name of the row.
 pub(super) const NAME: &str = "levels";
 
 /// Number of connections at each level.
@@ -35,7 +34,6 @@ pub(super) fn case(load: &str, cpus: usize) -> String {
     format!("eight levels, {load}, {cpus} CPU{s}")
 }
 
-/// Measures both loads on one CPU and on two.
 pub(super) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let program = |cpus: usize| {
         let pin = ["0", "0,1"][cpus - 1];
@@ -85,7 +83,6 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
 }
 
-/// Formats a table of each load.
 pub(super) fn tables(section: &SectionResults) -> String {
     [LIGHT, HEAVY]
         .into_iter()
