@@ -1,4 +1,4 @@
-//! `upshift top` as a user runs it: its output, its errors, and its treatment of malicious
+//! Runs `upshift top` as a user does: its output, its errors, and its treatment of malicious
 //! processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -266,7 +266,7 @@ fn a_directory_that_others_may_write_is_not_used() {
 fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
-        // The list attaches first, then the view.
+        // First the list connects to the socket, then the view of the process.
         let (stream, _) = listener.accept().unwrap();
         let mut request = String::new();
         let _ = BufReader::new(&stream).read_line(&mut request);

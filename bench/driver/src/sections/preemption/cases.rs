@@ -1,4 +1,4 @@
-//! The rows of the section, each with a load and the servers under this load.
+//! Lists the rows of the section, each with a load and the servers under this load.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,6 @@ pub(crate) struct Case {
     pub(crate) title: &'static str,
     /// Upshift's server, measured without preemption, with preemption, and with preemption as root.
     pub(super) server: Server,
-    /// Servers of other runtimes.
     pub(super) others: &'static [&'static str],
     pub(super) load: Load,
 }
