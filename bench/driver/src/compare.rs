@@ -34,7 +34,6 @@ const QUANTITIES: [Quantity; 4] = [
 ];
 type Quantity = (&'static str, fn(&Run) -> f64);
 
-/// The values of the old and of the new commit.
 type Both<T> = [T; 2];
 
 /// Values of the old and the new commit in each round, keyed by the position and the name of a row.

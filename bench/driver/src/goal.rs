@@ -20,7 +20,6 @@ pub(crate) enum Verdict {
     Reached,
     /// Missed by at most [`NOISE`].
     Noise,
-    /// Missed.
     Missed,
     /// There are no figures, or they do not count.
     Unmeasured,
@@ -116,7 +115,6 @@ pub(crate) struct Goal {
     /// Relative excess that counts as noise rather than as a miss.
     noise: f64,
     cells: Vec<Cell>,
-    /// Cause of a miss.
     cause: &'static str,
     /// Reason why there can be no figures on this machine.
     excuse: Option<String>,
@@ -188,7 +186,6 @@ impl Goal {
         Goal { excuse, ..self }
     }
 
-    /// Discards the figures, for a reason.
     pub(crate) fn discard_figures(&mut self, why: impl Into<String>) {
         self.void = Some(why.into());
     }

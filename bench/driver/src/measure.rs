@@ -54,7 +54,6 @@ impl Load {
     }
 }
 
-/// Results of a run, as a whole and for each group of connections.
 pub(crate) struct Measured {
     /// Results of all groups together.
     pub(crate) all: Run,

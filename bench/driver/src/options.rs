@@ -92,7 +92,6 @@ const COMPARED: [Section; 7] = [
 const DEFAULT_COMPARED: [Section; 3] = [Section::Plaintext, Section::Micro, Section::Multi];
 
 pub(crate) enum Command {
-    /// Measure
     Run(Options),
     /// Compare this tree with a commit
     Compare(Options, String),
@@ -106,7 +105,6 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) sections: Vec<Section>,
-    /// Servers; all if empty.
     pub(crate) peers: Vec<String>,
     /// Rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
@@ -152,7 +150,6 @@ impl Options {
         self.rounds.is_none()
     }
 
-    /// Whether disturbed runs are repeated.
     pub(crate) fn has_repeats(&self) -> bool {
         let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
         !self.quick && !is_over
@@ -170,7 +167,6 @@ impl Options {
         self.seconds.unwrap_or(Duration::from_millis(millis))
     }
 
-    /// Returns default options with this run time.
     #[cfg(test)]
     pub(crate) fn for_tests(time: Duration) -> Options {
         Options {

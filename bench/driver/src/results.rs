@@ -13,7 +13,6 @@ use crate::peers::Program;
 
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    /// Results by name of the section.
     pub(crate) sections: BTreeMap<String, SectionResults>,
 }
 
@@ -74,7 +73,6 @@ pub(crate) struct Run {
     /// Number of the round, from 0, if runs of one round are compared.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: usize,
-    /// Replies per second.
     #[serde(serialize_with = "short")]
     pub(crate) per_second: f64,
     /// Mean latency of the replies; 0 if not recorded.
@@ -102,7 +100,6 @@ pub(crate) struct Run {
     pub(crate) sys: f64,
     /// Failed connections and wrong replies.
     pub(crate) errors: u64,
-    /// The first of the errors.
     pub(crate) first_error: Option<String>,
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
@@ -295,13 +292,11 @@ impl SectionResults {
         medians.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns a figure of a runtime.
     pub(crate) fn figure(&self, bench: &str, peer: &str) -> Option<&Figure> {
         let mut figures = self.figures.iter();
         figures.find(|figure| figure.bench == bench && figure.peer == peer)
     }
 
-    /// Adds the value of a round to its figure.
     pub(crate) fn add_figure(&mut self, figure: Figure) {
         let mut known = self.figures.iter_mut();
         let same = |it: &&mut Figure| (&it.bench, &it.peer) == (&figure.bench, &figure.peer);
@@ -316,7 +311,6 @@ impl SectionResults {
         }
     }
 
-    /// Adds a run to its cell.
     pub(crate) fn record(&mut self, case: &str, peer: &str, run: Run) {
         let known = self.cells.iter_mut();
         match known.into_iter().find(|c| c.case == case && c.peer == peer) {

@@ -12,7 +12,6 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// Largest number of repeats of a disturbed run.
 const REPEATS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -106,7 +105,6 @@ pub(crate) fn repeat_while_disturbed<T>(
     }
 }
 
-/// Returns the disturbance of a run, if there is one.
 pub(crate) fn disturbance_of(run: &Run) -> Option<String> {
     if run.send_lag > LATE_US.max(LATE_SHARE * run.p99) {
         return Some(format!(

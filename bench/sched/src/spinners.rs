@@ -50,7 +50,6 @@ struct Page {
     stretches: [(AtomicU64, AtomicU64); ROOM],
 }
 
-/// Record of one process in one run.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) loops: u64,

@@ -38,7 +38,6 @@ impl TestDir {
         self.command(&[&["top"], args].concat()).output().unwrap()
     }
 
-    /// Returns the printed error.
     fn error(&self, args: &[&str]) -> String {
         let output = self.top(args);
         assert!(!output.status.success());

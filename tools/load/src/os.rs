@@ -185,7 +185,6 @@ pub(crate) fn affinity() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Binds the program of `command` to CPU `cpu`, before it runs.
 pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
     // SAFETY: the closure runs between fork and exec, where it may neither allocate nor lock. It
     // makes one system call and touches only its own stack.

@@ -50,7 +50,6 @@ impl Stop {
 #[derive(Debug)]
 pub(crate) enum Ending {
     Exited(ExitStatus),
-    /// Killed after its time limit.
     TimedOut(Duration),
     /// Killed after writing nothing for this long.
     Silent(Duration),
@@ -80,7 +79,6 @@ impl Ending {
     }
 }
 
-/// Time limits of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Time from the process's start to its end.

@@ -19,7 +19,6 @@ pub(crate) const READINESS: &str = "upshift-readiness";
 pub(crate) const KURO: &str = "kuro-design";
 /// Peer with threads instead of coroutines.
 pub(crate) const THREADS: &str = "threads";
-/// tokio's `current_thread`.
 pub(crate) const TOKIO: &str = "tokio-ct";
 /// tokio's `multi_thread`.
 pub(crate) const TOKIO_MT: &str = "tokio-mt";
@@ -51,7 +50,6 @@ pub(crate) const CPP: [&str; 7] = [
 ];
 /// Servers without a runtime, which are not candidates for the best peer.
 pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
-/// Servers of the section `single`.
 pub(crate) const SINGLE: [&str; 3] = [UPSHIFT, TOKIO, THREADS];
 /// Servers that serve only pages.
 pub(super) const NO_MATRIX: [&str; 5] = [
@@ -157,7 +155,6 @@ pub(crate) const SCHED: &[Peer] = &[peer("sched", Bench("bench-sched"), &[])];
 
 /// axum on Upshift, without levels.
 pub(crate) const AXUM_UPSHIFT: &str = "axum on upshift";
-/// axum on tokio's current_thread.
 pub(crate) const AXUM_TOKIO: &str = "axum on tokio";
 /// axum on tokio's multi_thread with one worker.
 pub(crate) const AXUM_TOKIO_MT: &str = "axum on tokio-mt";

@@ -12,7 +12,6 @@ use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::section::Section;
 
-/// Numbers of connections in the plaintext section.
 const PLAINTEXT: [usize; 4] = [16, 64, 256, 1000];
 /// Orders of the matrices.
 const ORDERS: [usize; 3] = [8, 12, 20];
@@ -104,7 +103,6 @@ pub(super) fn admit(
     checked.is_ok()
 }
 
-/// Runs one load on every server.
 pub(super) fn run_load(
     results: &mut SectionResults,
     options: &Options,

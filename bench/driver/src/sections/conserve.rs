@@ -13,7 +13,6 @@ use crate::peers::{BuiltPrograms, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross_table, quantities_and_runtimes};
 
-/// Kinds of waits that have goals.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
 /// Upshift without preemption. The waiting coroutine is as urgent as the computing one, less
 /// urgent, or more urgent.

@@ -31,7 +31,6 @@ const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level"
 const ALONE_CASE: &str = "level 0 alone, its share of the load";
 /// Load of eight levels above the [capacity](CAPACITY_CASE).
 const OVERLOAD_CASE: &str = "8 levels, 130 % of capacity";
-/// The same total load at one level.
 const ONE_LEVEL_CASE: &str = "the same load at one level";
 
 const CONNECTIONS: usize = 16;
@@ -137,7 +136,6 @@ struct TwoClients {
 }
 
 impl TwoClients {
-    /// Runs the client of the first address to its end.
     fn drive_first(&self, address: SocketAddr) -> Result<Run, String> {
         let mut command = Command::new(&self.client.file);
         command.args(&self.client.args);

@@ -28,7 +28,6 @@ use crate::server::Server;
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
-/// Row of the server alone.
 const ALONE: &str = "alone";
 /// Row without a remedy.
 const PLAIN: &str = "beside the batch";
@@ -151,7 +150,6 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon with this configuration.
     pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
         // The folder is private, because the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));

@@ -37,7 +37,6 @@ use crate::server::Server;
 pub(crate) use alternatives::table as alternatives;
 use haproxy::{Backends, Deployed};
 
-/// A closed loop of JSON requests.
 const JSON_CASE: &str = "axum, JSON, 64 connections";
 /// Closed loop with answers that cost the server several times as much CPU time as the client, so
 /// that the client, which also has one CPU, is not the limit.
@@ -57,7 +56,6 @@ const FILES: [(&str, usize); 2] = [
 
 const SERVE: &str = "upshift serve";
 
-/// Share of urgent requests.
 const URGENT: f64 = 0.1;
 const OVERLOAD: f64 = 1.2;
 /// SCHED_FIFO priority of the client that sends urgent requests.

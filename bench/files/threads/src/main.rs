@@ -137,7 +137,6 @@ fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
         .collect()
 }
 
-/// Runs each task on its own thread.
 fn threads(tasks: Vec<Task>) -> Times {
     let mut all = Times::default();
     let threads: Vec<_> = tasks

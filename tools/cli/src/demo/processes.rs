@@ -11,7 +11,6 @@ use upshift_load::{GroupReport, Report};
 use super::part::{Line, Part, Row};
 use super::stage::{Interrupted, Stage};
 
-/// Results of one run.
 struct Run {
     name: &'static str,
     load: Report,

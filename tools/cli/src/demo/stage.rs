@@ -286,7 +286,6 @@ impl Program {
     }
 }
 
-/// A server process.
 #[derive(Debug)]
 pub(crate) struct Server {
     program: Program,

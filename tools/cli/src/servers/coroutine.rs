@@ -29,7 +29,6 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    /// Level of the connection's coroutines.
     pub(super) level: Level,
 }
 

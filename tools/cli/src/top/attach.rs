@@ -73,7 +73,6 @@ impl Peer {
         Ok(())
     }
 
-    /// Ends the recording and returns it.
     pub(super) fn end_recording(&mut self) -> Result<Timeline> {
         let recording: Recording = self.ask("timeline", MAX_RECORDING, RECORDING_TIMEOUT)?;
         Ok(recording.timeline)

@@ -25,7 +25,6 @@ pub(super) struct Frame {
     pub(super) preemption: Preemption,
     /// Duration above which a poll is a stall; 0 if stalls are not detected.
     pub(super) stall_limit_ns: u64,
-    /// Number of stalls since the start.
     pub(super) stalls: u64,
     pub(super) longest_polls: Vec<Poll>,
     /// Named work, such as the requests of a route; the names that took most time come first.
@@ -119,7 +118,6 @@ pub(super) struct Route {
     /// Median time from the first poll to the end, in this interval.
     pub(super) p50_ns: u64,
     pub(super) p99_ns: u64,
-    /// Longest poll since the start.
     pub(super) longest_poll_ns: u64,
 }
 

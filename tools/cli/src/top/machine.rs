@@ -105,7 +105,6 @@ pub(super) fn levels(bitmap: u64) -> String {
 }
 
 impl Machine {
-    /// Returns a row for each CPU.
     pub(super) fn cpu_cells(&self, before: Option<&Machine>) -> impl Iterator<Item = [String; 6]> {
         self.cpus.iter().map(move |cpu| {
             [

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// Sort order of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Level,

@@ -95,7 +95,7 @@ impl Server {
 
     pub(crate) fn launch(command: &mut Command) -> Option<Server> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        // Closes the pipe, so that the server's writes to standard error fail.
+        // If standard error is a pipe, closes it, so that the server's writes to it fail.
         drop(child.stderr.take());
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut announced = String::new();

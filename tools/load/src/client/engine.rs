@@ -55,7 +55,6 @@ pub(crate) struct Engine<'p> {
     groups: Vec<Group>,
     /// Outcomes by class of each group, group by group.
     outcomes: Vec<GroupOutcome>,
-    /// Number of classes, 1 at least.
     classes: usize,
     connections: Vec<Connection>,
     /// Templates; the last one is for priming. Empty for spin requests.

@@ -1,10 +1,8 @@
 //! Computes the positions of instants on the time axis, and its round marks.
 
-/// Left end of the plot, in px.
+/// In px.
 pub(super) const LEFT: f64 = 230.0;
-/// Right end of the plot, in px.
 pub(super) const RIGHT: f64 = 1240.0;
-/// Approximate number of marks on the axis.
 const MARKS: f64 = 10.0;
 
 /// An axis from 0 to a length in ns.

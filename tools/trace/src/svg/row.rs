@@ -13,7 +13,6 @@ use crate::markup::escape;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Style<'a> {
     pub(super) fill: &'a str,
-    /// Opacity, %.
     pub(super) strength: u8,
     /// Space above and below the bar, in px.
     pub(super) inset: u8,

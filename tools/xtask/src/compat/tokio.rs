@@ -76,7 +76,7 @@ impl Report {
         }
     }
 
-    /// Returns the count as text: "491 of 506".
+    /// For example, "491 of 506".
     fn count(&self) -> String {
         format!(
             "{} of {}",

@@ -40,7 +40,6 @@ pub(super) struct Connection {
     buffer: Vec<u8>,
 }
 
-/// Opens all connections.
 pub(super) fn connect(kind: ServerKind, address: SocketAddr) -> Result<Vec<Connection>, String> {
     let mut all: Vec<Connection> = Vec::new();
     for _ in 0..CONNECTIONS {

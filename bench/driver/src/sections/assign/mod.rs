@@ -42,7 +42,6 @@ use remedies::Remedy;
 use server_kind::ServerKind;
 use servers::Server;
 
-/// Row of the server without a batch.
 const ALONE: &str = "alone";
 /// Row of the server without a batch, with CPUs that halt when they are idle.
 const HALTING: &str = "alone, CPUs halt";

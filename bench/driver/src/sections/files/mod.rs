@@ -30,7 +30,6 @@ use crate::sections::closed::admit;
 use cache::{create_files, evict_all, fill_page_cache, preallocate, remove_output};
 pub(crate) use report::{goals, table};
 
-/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// A case of the section: its name, the row that the program is to measure, further arguments of

@@ -57,7 +57,6 @@ fn client_case((connections, cpus): (usize, usize)) -> String {
     format!("C = {connections}, L = {cpus}, our client")
 }
 
-/// Returns the servers of the chart, for a number of CPUs.
 fn programs(built: &BuiltPrograms, servers: &Programs, cpus: usize) -> Programs {
     let program = |server: &str| {
         let name = match (server, cpus) {

@@ -24,7 +24,6 @@ const SLIDES: &str = "slides";
 const FASTER: &str =
     "today's CPUs need microseconds for a request, those of the publications milliseconds";
 
-/// Formats the verdicts in Markdown.
 pub(super) fn table(section: &SectionResults) -> String {
     claim::table("### Published claims", all(section)).markdown()
 }

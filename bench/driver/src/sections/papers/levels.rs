@@ -18,14 +18,12 @@ pub(super) const NAME: &str = "levels";
 
 /// Number of connections at each level.
 const EACH: usize = 16;
-/// Published order and period.
 const PUBLISHED: (usize, Duration) = (20, Duration::from_millis(50));
 /// Order of the large matrices. Their period follows from the capacity of a CPU.
 const LARGE: usize = 96;
 /// Case in which the capacity of a CPU is measured.
 const CAPACITY: &str = "eight levels, n = 96, closed loop on 1 CPU";
 
-/// Names of the loads in the cases.
 pub(super) const LIGHT: &str = "n = 20, every 50 ms";
 pub(super) const HEAVY: &str = "n = 96, 130 % of a CPU";
 

@@ -33,7 +33,6 @@ pub(super) struct Load {
     pub(super) n: usize,
     /// Level of each address; if empty, one address at the server's default level.
     pub(super) levels: &'static [u8],
-    /// Number of connections to each address.
     pub(super) connections: usize,
     /// Time between the requests of a connection; if `None`, the next request follows the reply.
     pub(super) period: Option<Duration>,

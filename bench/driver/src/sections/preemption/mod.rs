@@ -29,7 +29,6 @@ use cell::Cell;
 pub(crate) use table::tables;
 pub(crate) use targets::goals;
 
-/// Upshift without preemption.
 const PREEMPT_OFF: &str = "off";
 /// The same server once more. Its ratio to [`PREEMPT_OFF`] shows by how much equal servers differ.
 const PREEMPT_OFF_AGAIN: &str = "off again";
@@ -44,7 +43,6 @@ const TRICK: &str = "trick";
 
 const NOBODY: u32 = 65_534;
 
-/// A quantity of a run.
 type Quantile = fn(&Run) -> f64;
 
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {

@@ -15,7 +15,6 @@ const PORTS: std::ops::Range<u16> = 20_000..32_768;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
-    /// The second process has nice 19.
     Nice,
     /// HAProxy and the first process are in the heaviest cgroup, the second is in the lightest.
     Weight,
@@ -29,7 +28,6 @@ pub(super) struct Backends {
     axum: Program,
 }
 
-/// A running server, and the cgroups of its processes.
 pub(super) struct Deployed {
     pub(super) server: Server,
     /// Removed after the server's end, because a cgroup with processes cannot be removed.
