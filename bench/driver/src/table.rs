@@ -1,4 +1,4 @@
-//! Markdown tables of `RESULTS.md`: servers under a load, or figures by row and column names.
+//! Formats the Markdown tables of `RESULTS.md`: servers under a load, or figures by row and column.
 //!
 //! A header that begins with `<` aligns its column to the left.
 

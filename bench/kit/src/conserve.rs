@@ -1,12 +1,11 @@
 //! Measures how long a ready task waits while one of two workers computes and the other is idle.
 //!
 //! In each iteration one task, the *neighbour*, makes the *other* task wait on the neighbour's
-//! worker. For this purpose the neighbour spawns the other task and sleeps, so that both workers
-//! park, until both tasks were last polled by the same thread, at most 20 times. The neighbour then
-//! makes the other task ready and computes for [`COMPUTE`] without yielding. The measured time
-//! lasts from the spawn, wake, deadline or write until the other task runs. Each iteration has a
-//! new neighbour, so that a runtime cannot have learnt how long the neighbour's polls are.
-//!
+//! worker. It spawns the other task and sleeps, so that both workers park. It repeats this, at most
+//! 20 times, until both tasks were last polled by the same thread. The neighbour then makes the
+//! other task ready and computes for [`COMPUTE`] without yielding. The measured time lasts from the
+//! spawn, wake, deadline or write until the other task runs. Each iteration has a new neighbour, so
+//! that a runtime cannot have learnt how long the neighbour's polls are.
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
 

@@ -1,4 +1,5 @@
-//! The upshift command: demo, test servers and load generator.
+//! The `upshift` command: a demo, a web server, the machine-wide scheduler, test servers, and a
+//! load generator.
 //!
 //! | module | concern |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! System calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack,
-//! CPU clocks, and the preparation of a child before it runs.
+//! Wraps system calls that the standard library does not offer: epoll with nanosecond time-outs,
+//! affinity, timer slack, CPU clocks, and the preparation of a child before it runs.
 //!
 //! This is the only module of the crate with `unsafe`. Each function is one system call, or two on
 //! old kernels. The calls require only that pointers are valid until they return: in the SAFETY

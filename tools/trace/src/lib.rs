@@ -5,8 +5,8 @@
 //! `upshift` command record into one form, a [`Timeline`], which is written in one of two formats:
 //!
 //! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto
-//! (<https://ui.perfetto.dev>) and `chrome://tracing` open. The events are written as they come,
-//! with constant memory, except for a word per coroutine that was woken and not yet polled;
+//!   (<https://ui.perfetto.dev>) and `chrome://tracing` open. The events are written as they come,
+//!   with constant memory, except for a word per coroutine that was woken and not yet polled;
 //! * [`svg::draw`]: one picture of vCPUs, levels, and the states of single coroutines.
 //!
 //! | module | concern |

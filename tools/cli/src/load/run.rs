@@ -1,4 +1,4 @@
-//! `upshift load`: turns flags into a plan, runs it, prints the result.
+//! Runs `upshift load`: turns flags into a plan, executes it, and prints the result.
 //!
 //! Ctrl-C ends the run early, prints the measurements so far and exits with 130. A run with errors
 //! prints its result too, and then fails with the first error.

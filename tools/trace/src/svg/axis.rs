@@ -1,8 +1,9 @@
 //! Computes the positions of instants on the time axis, and its round marks.
 
-/// In px.
+/// Left end of the plot, in px, like [`RIGHT`].
 pub(super) const LEFT: f64 = 230.0;
 pub(super) const RIGHT: f64 = 1240.0;
+/// Approximate.
 const MARKS: f64 = 10.0;
 
 /// An axis from 0 to a length in ns.
