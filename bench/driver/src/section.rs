@@ -64,6 +64,7 @@ impl Section {
         Section::Multi,
     ];
 
+    /// Returns the section's name (on the command line, and for the file in `results/`), its title
     /// on the page, and the time limit in minutes, after which the remaining rounds of measurement
     /// are skipped.
     fn description(self) -> (&'static str, &'static str, u64) {

@@ -6,6 +6,7 @@
 //! other task ready and computes for [`COMPUTE`] without yielding. The measured time lasts from the
 //! spawn, wake, deadline or write until the other task runs. Each iteration has a new neighbour, so
 //! that a runtime cannot have learnt how long the neighbour's polls are.
+//!
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
 

@@ -3,7 +3,6 @@
 //!
 //! A request that is cut by the end of a read is saved until its rest arrives; usually no byte is
 //! copied. Each connection has one object, which allocates nothing once the reply buffer has grown.
-//! copied. One object per connection; no allocation once the reply buffer has grown.
 
 use crate::http::answer;
 

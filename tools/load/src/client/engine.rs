@@ -45,6 +45,7 @@ enum Stage {
 struct Group {
     arrivals: Arrivals,
     depth: usize,
+    /// Index of the group's first connection.
     first: usize,
 }
 
@@ -248,7 +249,6 @@ impl<'p> Engine<'p> {
 
     /// Sends the hog's request (one long request) on its own connection, the last one. The loop
     /// does not wait for its reply.
-    /// reply.
     fn send_hog_request(&mut self) {
         if let Some(hog) = self.plan.hog {
             let (at, now) = (self.connections.len() - 1, self.meter.now());
