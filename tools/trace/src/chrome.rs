@@ -55,6 +55,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
+/// Nanoseconds, which are written as microseconds.
 struct Micros(u64);
 
 impl fmt::Display for Micros {
