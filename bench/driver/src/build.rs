@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::options::bench_dir;
 
-/// Origin of a program.
+/// Where the sources of a program are, or the program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A package of the root workspace.
@@ -84,7 +84,6 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
     }
 }
 
-/// Returns the path of an installed program.
 fn installed(program: &str, package: &str) -> Result<PathBuf, String> {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let mut files = folders
@@ -94,7 +93,6 @@ fn installed(program: &str, package: &str) -> Result<PathBuf, String> {
     file.ok_or_else(|| format!("{program} is not installed: apt-get install -y {package}"))
 }
 
-/// Returns the build folder of the benchmarks.
 pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| bench_dir().join("target"), PathBuf::from)
 }

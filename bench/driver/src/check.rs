@@ -1,5 +1,5 @@
 //! Checks, before any timing, that all servers reply with the same bytes. Whole replies are
-//! compared: those to single requests, to requests sent in two parts, and to pipelined requests.
+//! compared: to single requests, to requests sent in two parts, and to pipelined requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -95,7 +95,6 @@ pub(crate) fn same_body(
     }
 }
 
-/// A server and a connection to it.
 struct Connection {
     _server: Server,
     stream: TcpStream,
@@ -179,7 +178,6 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Returns the outcome for a server that sends these bytes.
     fn checked(reply: &'static str, expected: &mut Option<Vec<u8>>) -> Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,13 +1,11 @@
-//! Published claims and their verdicts.
+//! Formats claims that others have published, beside the figures of this machine, with a verdict on
+//! each.
 
 use upshift_report::Table;
 
-/// The verdict on a published claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// The claim holds here.
     Reproduced,
-    /// The claim does not hold here.
     Contradicted,
     /// The claim can neither hold nor fail here, for this reason.
     NotComparable(&'static str),
@@ -52,7 +50,6 @@ impl Claim {
     }
 }
 
-/// Formats claims as a table.
 pub(crate) fn table(title: impl Into<String>, claims: Vec<Claim>) -> Table {
     let mut table = Table::new(title, &["<source", "<published", "<here", "<verdict"]);
     for claim in claims {

@@ -1,9 +1,9 @@
 //! Compares two commits of Upshift: builds both, measures them in turn with this driver and its
-//! client, and gives a verdict on each row.
+//! client, and gives a verdict on each row of the result.
 //!
 //! The compared programs are `upshift-cli` and `micro-upshift`, each built in its own tree with its
-//! own lock file. The order alternates from round to round; a round in which either commit lacks a
-//! figure counts for neither.
+//! own lock file. The order of the two commits alternates from round to round. A round in which
+//! either commit lacks a figure counts for neither.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,6 @@ use crate::section::Section;
 use crate::sections::closed;
 use crate::sections::conserve::Samples;
 
-/// Compared quantities of a server's run.
 const QUANTITIES: [Quantity; 4] = [
     ("CPU per request, µs", Run::cpu),
     ("time per request, µs", |run| 1e6 / run.per_second),
@@ -35,7 +34,6 @@ const QUANTITIES: [Quantity; 4] = [
 ];
 type Quantity = (&'static str, fn(&Run) -> f64);
 
-/// The values of the old and of the new commit.
 type Both<T> = [T; 2];
 
 /// Values of the old and the new commit in each round, keyed by the position and the name of a row.
@@ -89,12 +87,10 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
 struct Tree {
     name: String,
     root: PathBuf,
-    /// Build folder; cargo's default if `None`.
     target: Option<PathBuf>,
 }
 
 impl Tree {
-    /// Returns the tree of this driver.
     fn here() -> Tree {
         let bench = bench_dir();
         Tree {

@@ -1,5 +1,5 @@
-//! Programs that measure by themselves and print one line of JSON per figure. Output that precedes
-//! a failure or a time-out counts.
+//! Runs programs that measure by themselves and print one line of JSON per figure. The lines before
+//! a failure or a time-out count.
 
 use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
@@ -18,8 +18,9 @@ use crate::rounds::{disturbance_by_others, repeat_while_disturbed};
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Runs a program, repeats disturbed runs as permitted, and returns the output of the last run.
-/// `part` is the first argument of the program, which is pinned to `cpu` if there is one.
+/// Runs a program, again if other programs disturbed the run (as often as permitted), and returns
+/// the output of the last run. `part` is the first argument of the program, which is pinned to
+/// `cpu` if there is one.
 pub(crate) fn output<T: DeserializeOwned>(
     results: &mut SectionResults,
     options: &Options,

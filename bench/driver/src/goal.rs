@@ -1,8 +1,8 @@
-//! Goals. A goal compares a quantity of Upshift with that of a peer (another measured program), or
-//! with a limit, and has a verdict.
+//! Judges goals. A goal compares a quantity of Upshift with that of a *peer* (another measured
+//! program) or with a limit, and gets a verdict.
 //!
-//! A goal has one cell or several, of which the worst decides. Ratios are oriented so that a ratio
-//! above 1 means that Upshift is behind.
+//! A goal has figures at one load or at several, of which the worst decides. Ratios are oriented so
+//! that a ratio above 1 means that Upshift is behind.
 
 use upshift_load::Spread;
 use upshift_report::Table;
@@ -14,14 +14,12 @@ use crate::results::{Run, SectionResults};
 /// Relative difference below which two figures of a virtual machine count as equal.
 pub(crate) const NOISE: f64 = 0.05;
 
-/// Outcome of a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Reached: at least as good as the limit.
     Reached,
     /// Missed by at most [`NOISE`].
     Noise,
-    /// Missed.
     Missed,
     /// There are no figures, or they do not count.
     Unmeasured,
@@ -61,14 +59,13 @@ impl Values {
         })
     }
 
-    /// Computes a value for each round in which both programs have a value.
+    /// Computes a value for each round in which both programs have one.
     pub(crate) fn combine(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
         let pairs = self.by_round.iter();
         let both = pairs.filter_map(|&(round, own)| Some((round, of(own, other.at(round)?))));
         Values::new(&self.name, both.collect::<Vec<_>>())
     }
 
-    /// Applies `of` to the value of each round.
     pub(crate) fn map(self, of: impl Fn(f64) -> f64) -> Values {
         let by_round = self.by_round.into_iter();
         Values {
@@ -90,7 +87,6 @@ impl Values {
         self.constant.or_else(|| Some(found()?.1))
     }
 
-    /// Returns the median over the rounds.
     pub(crate) fn median(&self) -> f64 {
         let spread = Spread::of(self.by_round.iter().map(|(_, value)| *value));
         self.constant.or(spread.map(|it| it.median)).unwrap_or(0.0)
@@ -110,7 +106,6 @@ struct Cell {
 /// A limit on the ratio of Upshift's quantity to a peer's.
 #[derive(Debug)]
 pub(crate) struct Goal {
-    /// Quantity, load and limit.
     pub(crate) what: String,
     unit: &'static str,
     /// Largest permitted ratio.
@@ -120,7 +115,6 @@ pub(crate) struct Goal {
     /// Relative excess that counts as noise rather than as a miss.
     noise: f64,
     cells: Vec<Cell>,
-    /// Cause of a miss.
     cause: &'static str,
     /// Reason why there can be no figures on this machine.
     excuse: Option<String>,
@@ -192,7 +186,6 @@ impl Goal {
         Goal { excuse, ..self }
     }
 
-    /// Discards the figures, for a reason.
     pub(crate) fn discard_figures(&mut self, why: impl Into<String>) {
         self.void = Some(why.into());
     }
@@ -212,7 +205,6 @@ impl Goal {
         Some(self.worst()?.ratio.value / self.limit)
     }
 
-    /// Judges the goal.
     pub(crate) fn verdict(&self) -> Verdict {
         match self.excess() {
             _ if self.void.is_some() => Verdict::Unmeasured,
@@ -244,7 +236,6 @@ impl Goal {
         }
     }
 
-    /// Returns the cells of the row: the goal, Upshift, its peer, their ratio, the verdict.
     fn row(&self) -> [String; 5] {
         let dash = || "–".to_owned();
         let worst = self.worst();
@@ -268,7 +259,6 @@ impl Goal {
     }
 }
 
-/// Formats a value with three digits.
 fn figure(value: f64) -> String {
     let digits = match value.abs() {
         100.0.. => 0,
@@ -279,7 +269,6 @@ fn figure(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Goals of a section, and the commit of its figures.
 pub(crate) struct SectionGoals {
     pub(crate) name: &'static str,
     /// `None` if the section was not measured.
@@ -345,7 +334,6 @@ pub(crate) fn summary(all: &[SectionGoals]) -> String {
     table.markdown()
 }
 
-/// Formats a row for each goal.
 pub(crate) fn table(all: &[SectionGoals]) -> String {
     let heads = [
         "<section",

@@ -1,4 +1,5 @@
-//! Ratios of two quantities with 95 % confidence intervals, from pairs of runs in the same round.
+//! Computes ratios of two quantities with 95 % confidence intervals, from pairs of runs in the same
+//! round.
 //!
 //! The ratio is that of the two medians. Its interval is a percentile bootstrap over the rounds:
 //! 1,000 resamples, each of which draws whole rounds, so that slow changes of the machine affect
@@ -15,7 +16,6 @@ const TAIL: f64 = 0.025;
 /// A ratio and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
-    /// Ratio of the medians.
     pub(crate) value: f64,
     /// Lower end; 0 with one pair.
     pub(crate) low: f64,

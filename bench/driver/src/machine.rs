@@ -1,4 +1,4 @@
-//! Describes the machine (kernel, processor, versions) and measures the use of its CPUs.
+//! Describes the machine (kernel, processor, versions), and measures how busy its CPUs are.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +14,6 @@ pub(crate) struct LoadMonitor {
 }
 
 impl LoadMonitor {
-    /// Starts the measurement.
     pub(crate) fn start() -> LoadMonitor {
         LoadMonitor {
             since: Instant::now(),
@@ -22,7 +21,6 @@ impl LoadMonitor {
         }
     }
 
-    /// Returns the use of the two CPUs until now.
     pub(crate) fn stop(&self) -> Usage {
         let time = self.since.elapsed();
         let used = [0, 1].map(|cpu| CpuTimes::read(Some(cpu)).since(&self.times[cpu]));
@@ -39,7 +37,6 @@ impl LoadMonitor {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) time: Duration,
-    /// Busy share of each CPU.
     pub(crate) busy: [f64; 2],
     /// Share that the hypervisor took, the larger of the two CPUs.
     pub(crate) steal: f64,
@@ -163,7 +160,6 @@ pub(crate) fn commit() -> String {
     }
 }
 
-/// Returns the current time in UTC.
 pub(crate) fn now() -> String {
     tool("date", &["-u", "+%Y-%m-%d %H:%M UTC"])
 }

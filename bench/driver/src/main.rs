@@ -2,7 +2,8 @@
 //! `bench/RESULTS.md`, and the goals and plots of `docs/evaluation.md`.
 //!
 //! The driver is one process; in most sections one of its threads is the client. A *peer* is a
-//! program that is measured beside the others. The parts, from the command line to the page:
+//! program that is measured beside the others. A *section* is a part of the results page. The
+//! modules, from the command line to the page:
 //!
 //! | file | concern |
 //! |---|---|
@@ -10,22 +11,22 @@
 //! | `options` | the command line |
 //! | `machine` | kernel, processor, versions, load of a CPU |
 //! | `peers`, `build` | the measured programs, and their builds |
-//! | `interval` | the ratio of two quantities, and its interval |
+//! | `interval` | the ratio of two quantities, and its confidence interval |
 //! | `results` | the data, with a file for each section |
 //! | `table` | Markdown tables of the results |
 //! | `goal`, `claim` | a goal or a published claim, and its verdict |
 //! | `server` | one server process: start, address, end |
 //! | `check` | a check, before any timing, that every server sends the same bytes |
 //! | `network` | the network namespace of a section |
-//! | `measure` | one run: fresh server, load, CPU time, disturbance |
-//! | `rounds` | interleaved rounds, repeats of disturbed runs |
+//! | `measure` | one run: fresh server, load, CPU time, and the load of other programs |
+//! | `rounds` | interleaved rounds, repeats of runs that other programs disturbed |
 //! | `figures` | programs that measure by themselves and print figures |
 //! | `sections` | the runs, tables and goals of the sections |
 //! | `compare` | the comparison of two commits |
 //! | `render` | the pages |
 //!
-//! A file uses only files in its own row or in rows above it, except that `results` uses a type of
-//! `goal`.
+//! A module uses only modules in its own row or in rows above it, except that `results` uses a type
+//! of `goal`.
 
 mod build;
 mod check;

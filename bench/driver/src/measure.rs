@@ -1,4 +1,4 @@
-//! One run: a fresh server on CPU 0, the client on CPU 1, and the CPU time of both.
+//! Measures one run: a fresh server on CPU 0, the client on CPU 1, and the CPU time of both.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// Procedure of a run, and the rows that result from it.
+/// How a run is made, and which rows result from it.
 pub(crate) trait Drive {
     /// Starts the server, drives it, ends it; `round`, from 0, is the seed of random loads.
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String>;
@@ -26,9 +26,7 @@ pub(crate) trait Drive {
 /// Load of a run that requests matrices or pages.
 #[derive(Clone)]
 pub(crate) struct Load {
-    /// Kind of request.
     pub(crate) work: Work,
-    /// Number of connections to each address.
     pub(crate) connections: usize,
     /// Requests per second to each address; if `None`, the next request follows the reply.
     pub(crate) rate: Option<f64>,
@@ -38,7 +36,6 @@ pub(crate) struct Load {
     pub(crate) loaded: usize,
     /// Set if the server runs on CPU 0 and the client on CPU 1; otherwise both run on any CPU.
     pub(crate) pinned: bool,
-    /// Duration of the run.
     pub(crate) time: Duration,
 }
 
@@ -57,7 +54,6 @@ impl Load {
     }
 }
 
-/// Results of a run, as a whole and for each group of connections.
 pub(crate) struct Measured {
     /// Results of all groups together.
     pub(crate) all: Run,

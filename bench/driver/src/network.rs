@@ -1,4 +1,4 @@
-//! The network of a section: a namespace of its own, with the kernel's default congestion control.
+//! Gives a section a network namespace of its own, with the kernel's default congestion control.
 //!
 //! Servers and clients inherit the namespace from the thread that starts them. Connections of other
 //! programs do not affect this network, and TCP behaves the same on every machine. BBR, which some

@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -91,9 +91,7 @@ const COMPARED: [Section; 7] = [
 /// Sections that are compared if none is named.
 const DEFAULT_COMPARED: [Section; 3] = [Section::Plaintext, Section::Micro, Section::Multi];
 
-/// The selected command.
 pub(crate) enum Command {
-    /// Measure
     Run(Options),
     /// Compare this tree with a commit
     Compare(Options, String),
@@ -106,9 +104,7 @@ pub(crate) enum Command {
 /// Settings of a measurement.
 #[derive(Clone)]
 pub(crate) struct Options {
-    /// Sections, in the order of the page.
     pub(crate) sections: Vec<Section>,
-    /// Servers; all if empty.
     pub(crate) peers: Vec<String>,
     /// Rows of the sections `preemption` and `papers`; all if empty.
     pub(crate) rows: Vec<String>,
@@ -122,11 +118,10 @@ pub(crate) struct Options {
     pub(crate) time: Duration,
     /// End of the current section's time limit, after which no run is repeated.
     pub(crate) deadline: Option<Instant>,
-    /// Set to skip complete sections, and to fail if a goal has no figures.
+    /// Whether complete sections are skipped, and the run fails if a goal has no figures.
     pub(crate) full: bool,
-    /// Set for fewer cells, with disturbed runs kept.
+    /// Whether fewer cells are measured, and disturbed runs are kept.
     pub(crate) quick: bool,
-    /// Folder of the results.
     pub(crate) out: PathBuf,
 }
 
@@ -150,12 +145,11 @@ impl Options {
         }
     }
 
-    /// Whether a section drops rounds beyond its time limit.
+    /// Whether the rounds beyond a section's time limit are skipped.
     pub(crate) fn has_limit(&self) -> bool {
         self.rounds.is_none()
     }
 
-    /// Whether disturbed runs are repeated.
     pub(crate) fn has_repeats(&self) -> bool {
         let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
         !self.quick && !is_over
@@ -173,7 +167,6 @@ impl Options {
         self.seconds.unwrap_or(Duration::from_millis(millis))
     }
 
-    /// Returns default options with this run time.
     #[cfg(test)]
     pub(crate) fn for_tests(time: Duration) -> Options {
         Options {

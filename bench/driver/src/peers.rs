@@ -1,7 +1,7 @@
-//! Builds the measured programs (*peers*), which `table.rs` lists.
+//! Builds the measured programs, called *peers*, which `table.rs` lists.
 //!
-//! Each peer is built on its own: a peer that fails to build is skipped and named, and the other
-//! peers are measured.
+//! Each peer is built on its own, so that a peer that fails to build is skipped and reported, and
+//! the others are measured.
 
 mod table;
 
@@ -21,11 +21,9 @@ use table::{CLI, CPP, NO_MATRIX, PAPERS, Peer, SERVERS, SINGLE};
 /// A built program: its file and its first arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// The executable.
     pub(crate) file: PathBuf,
     /// Arguments that select the server.
     pub(crate) args: Vec<String>,
-    /// Environment variables.
     pub(crate) env: Vec<(String, String)>,
     /// Unprivileged user and group of the program; those of the driver if `None`.
     pub(crate) user: Option<u32>,
@@ -43,7 +41,6 @@ impl Program {
     }
 }
 
-/// Programs with their names in the tables.
 pub(crate) type Programs = Vec<(String, Program)>;
 
 /// Returns the source and the arguments of Upshift's plaintext server, or of its matrix server if
@@ -160,7 +157,6 @@ fn needs_upshift(section: Section) -> bool {
     [Vcpus, Levels, Papers, Preemption, Processes, Assign, Serve].contains(&section)
 }
 
-/// Builds all programs that the options select.
 pub(crate) fn build(options: &Options) -> BuiltPrograms {
     let mut built = BuiltPrograms {
         wanted: options.peers.clone(),

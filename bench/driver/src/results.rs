@@ -1,4 +1,4 @@
-//! The data of the results, and queries on them. `storage` saves and loads them.
+//! Holds the results and answers queries on them. `storage` saves and loads them.
 
 mod storage;
 
@@ -11,10 +11,8 @@ use crate::goal::Values;
 use crate::interval::Ratio;
 use crate::peers::Program;
 
-/// All results.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    /// Results by name of the section.
     pub(crate) sections: BTreeMap<String, SectionResults>,
 }
 
@@ -31,25 +29,20 @@ pub(crate) struct SectionResults {
     pub(crate) versions: Vec<String>,
     /// Command line of the driver, and those of the servers.
     pub(crate) commands: Vec<String>,
-    /// Cells of servers.
     pub(crate) cells: Vec<Cell>,
     /// Figures of the microbenchmarks.
     pub(crate) figures: Vec<Figure>,
     /// Peers not built, servers whose bytes differed, disturbed runs that count.
     pub(crate) notes: Vec<String>,
-    /// Number of rounds.
     #[serde(default)]
     pub(crate) rounds: usize,
     /// Time that the section took, in seconds.
     #[serde(default)]
     pub(crate) seconds: u64,
-    /// Number of runs that count.
     #[serde(default)]
     pub(crate) runs: usize,
-    /// Number of runs that were disturbed and repeated.
     #[serde(default)]
     pub(crate) repeated: usize,
-    /// Number of runs that count although disturbed.
     #[serde(default)]
     pub(crate) disturbed: usize,
     /// Peers of the section without figures: not selected, not built, or with wrong replies.
@@ -69,7 +62,6 @@ const MOST_DISTURBED: f64 = 0.1;
 pub(crate) struct Cell {
     /// The load, such as `64 connections`.
     pub(crate) case: String,
-    /// Name of the server.
     pub(crate) peer: String,
     /// Runs that count, in the order of the rounds.
     pub(crate) runs: Vec<Run>,
@@ -81,25 +73,19 @@ pub(crate) struct Run {
     /// Number of the round, from 0, if runs of one round are compared.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) round: usize,
-    /// Replies per second.
     #[serde(serialize_with = "short")]
     pub(crate) per_second: f64,
-    /// Latency, mean of the replies; 0 if not recorded.
+    /// Mean latency of the replies; 0 if not recorded.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) mean: f64,
-    /// Latency, standard deviation.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) jitter: f64,
-    /// Latency, median.
     #[serde(serialize_with = "short")]
     pub(crate) p50: f64,
-    /// Latency, 95 %.
     #[serde(default, serialize_with = "short", skip_serializing_if = "is_zero")]
     pub(crate) p95: f64,
-    /// Latency, 99 %.
     #[serde(serialize_with = "short")]
     pub(crate) p99: f64,
-    /// Latency, 99.9 %.
     #[serde(serialize_with = "short")]
     pub(crate) p999: f64,
     /// Median of the 99 % latencies of intervals of 0.1 s, where measured. Occasional stalls of the
@@ -114,7 +100,6 @@ pub(crate) struct Run {
     pub(crate) sys: f64,
     /// Failed connections and wrong replies.
     pub(crate) errors: u64,
-    /// The first of the errors.
     pub(crate) first_error: Option<String>,
     /// Requests without a reply at the end, and the age of the oldest in µs.
     pub(crate) unanswered: (u64, f64),
@@ -156,7 +141,6 @@ fn short<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Run {
-    /// Returns the server's CPU time per reply.
     pub(crate) fn cpu(&self) -> f64 {
         self.user + self.sys
     }
@@ -201,11 +185,8 @@ impl Run {
 /// A figure of a microbenchmark: ns per operation, or bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Measured quantity.
     pub(crate) bench: String,
-    /// Measured runtime.
     pub(crate) peer: String,
-    /// Median.
     pub(crate) ns: f64,
     /// Smallest sample; with several rounds the smallest of them.
     pub(crate) min: f64,
@@ -230,7 +211,6 @@ impl Cell {
         (count > 0.0).then(|| self.runs.iter().map(of).sum::<f64>() / count)
     }
 
-    /// Returns the median of a quantity.
     pub(crate) fn median(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
         Some(self.spread(of)?.median)
     }
@@ -248,7 +228,6 @@ impl SectionResults {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
     }
 
-    /// Returns the median of a quantity in a cell.
     pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
         self.cell(case, peer)?.median(of)
     }
@@ -313,13 +292,11 @@ impl SectionResults {
         medians.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// Returns a figure of a runtime.
     pub(crate) fn figure(&self, bench: &str, peer: &str) -> Option<&Figure> {
         let mut figures = self.figures.iter();
         figures.find(|figure| figure.bench == bench && figure.peer == peer)
     }
 
-    /// Adds the value of a round to its figure.
     pub(crate) fn add_figure(&mut self, figure: Figure) {
         let mut known = self.figures.iter_mut();
         let same = |it: &&mut Figure| (&it.bench, &it.peer) == (&figure.bench, &figure.peer);
@@ -334,7 +311,6 @@ impl SectionResults {
         }
     }
 
-    /// Adds a run to its cell.
     pub(crate) fn record(&mut self, case: &str, peer: &str, run: Run) {
         let known = self.cells.iter_mut();
         match known.into_iter().find(|c| c.case == case && c.peer == peer) {
@@ -347,13 +323,13 @@ impl SectionResults {
         }
     }
 
-    /// Prints an omission or a disturbance, and notes it once.
+    /// Prints an omission or a disturbance, and records it once.
     pub(crate) fn note(&mut self, text: String) {
         eprintln!("  {text}");
         push_once(&mut self.notes, text);
     }
 
-    /// Notes the command line of a program.
+    /// Records the command line of a program.
     pub(crate) fn note_command(&mut self, name: &str, program: &Program) {
         let file = program.file.file_name().unwrap_or_default();
         let words = format!("{} {}", file.display(), program.args.join(" "));

@@ -1,8 +1,9 @@
-//! Interleaved rounds: every server runs once per round, in an order that rotates.
+//! Measures interleaved rounds: every server runs once per round, in an order that rotates.
 //!
-//! A run is judged before it counts. A disturbed run is repeated at once, at most twice; the last
-//! repeat counts even if it is disturbed. The results record the numbers of repeated runs and of
-//! disturbed runs that count ([`repeat_while_disturbed`]).
+//! A run is *disturbed* if other programs or the hypervisor took much CPU time, or if the client
+//! was late. A disturbed run is repeated at once, at most twice. The last repeat counts even if it
+//! is disturbed. The results record the numbers of repeated runs and of disturbed runs that count
+//! ([`repeat_while_disturbed`]).
 
 use std::time::Duration;
 
@@ -11,9 +12,7 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
-/// How often a disturbed run is repeated at most.
 const REPEATS: usize = 2;
-/// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Smallest share of a CPU whose use by other programs disturbs a run.
@@ -27,11 +26,8 @@ const LATE_SHARE: f64 = 0.1;
 
 /// A server under a load.
 pub(crate) struct Entry<'a, D> {
-    /// Name in the table.
     pub(crate) name: String,
-    /// Program of the server.
     pub(crate) program: &'a Program,
-    /// Load on the server.
     pub(crate) load: D,
 }
 
@@ -109,7 +105,6 @@ pub(crate) fn repeat_while_disturbed<T>(
     }
 }
 
-/// Returns the disturbance of a run, if there is one.
 pub(crate) fn disturbance_of(run: &Run) -> Option<String> {
     if run.send_lag > LATE_US.max(LATE_SHARE * run.p99) {
         return Some(format!(

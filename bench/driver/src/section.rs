@@ -1,41 +1,42 @@
-//! The names, titles and time limits of the sections. `sections` implements the sections.
+//! Names, titles and time limits of the sections of the benchmark page. The module `sections`
+//! implements them.
 
 use std::time::Duration;
 
-/// A part of the page that can be measured by itself.
+/// A section of the benchmark page, which can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
     /// HTTP/1.1 keep-alive, one request at a time per connection.
     Plaintext,
     /// Plaintext with 16 requests in flight per connection.
     Pipelined,
-    /// Matrices in a closed loop.
+    /// A server of matrix products; each connection sends its next request after the reply.
     Matrix,
-    /// One connection: coroutines against threads.
+    /// One connection, served by coroutines and by threads.
     Single,
     /// More vCPUs than CPUs.
     Vcpus,
-    /// Eight levels at overload.
+    /// Servers whose requests have eight levels of urgency and arrive faster than they are served.
     Levels,
-    /// Figures of the published systems, in the published form.
+    /// Figures of papers about other systems, reproduced in the form of those papers.
     Papers,
     /// Long requests among short ones, with and without preemption.
     Preemption,
     /// An urgent server beside a batch process, with and without the daemon.
     Processes,
-    /// Unmodified servers beside a batch process, under the remedies of the kernel and the daemon.
+    /// Servers without changes to their code, beside a batch process: what the kernel's scheduling
+    /// options achieve, and what the daemon achieves.
     Assign,
-    /// Processes under policies in user space.
+    /// Processes that are scheduled by a policy in user space.
     Sched,
-    /// axum, mixed load at overload, and files.
+    /// Web servers: axum, a mixed load at overload, and files.
     Serve,
-    /// Files, by blocking and non-blocking calls.
+    /// Reads of files, with blocking and with non-blocking calls.
     Files,
     /// Servers in C++, beside the runtime in Rust and other C++ libraries.
     Cpp,
-    /// Microbenchmarks.
     Micro,
-    /// Waits of ready tasks beside a computing worker and an idle worker.
+    /// How long ready tasks wait while their worker computes and another worker is idle.
     Conserve,
     /// Microbenchmarks on two workers.
     Multi,
@@ -64,8 +65,9 @@ impl Section {
     ];
 
     /// Returns the section's name (on the command line, and for the file in `results/`), its title
-    /// on the page, and the time in minutes after which it drops rounds.
-    fn words(self) -> (&'static str, &'static str, u64) {
+    /// on the page, and the time limit in minutes, after which the remaining rounds of measurement
+    /// are skipped.
+    fn description(self) -> (&'static str, &'static str, u64) {
         match self {
             Section::Plaintext => ("plaintext", "Plaintext, HTTP/1.1 keep-alive", 10),
             Section::Pipelined => (
@@ -96,20 +98,20 @@ impl Section {
     }
 
     pub(crate) fn name(self) -> &'static str {
-        self.words().0
+        self.description().0
     }
 
     pub(crate) fn title(self) -> &'static str {
-        self.words().1
+        self.description().1
     }
 
-    /// Returns the time after which the section drops rounds.
+    /// Returns the time after which the remaining rounds of measurement are skipped.
     pub(crate) fn limit(self) -> Duration {
-        Duration::from_secs(60 * self.words().2)
+        Duration::from_secs(60 * self.description().2)
     }
 
-    /// Whether programs of the section need the kernel to report when processes start and end, as
-    /// the daemon does.
+    /// Whether programs of the section (such as the daemon) need the kernel's reports of started
+    /// and ended processes.
     pub(crate) fn runs_daemon(self) -> bool {
         matches!(self, Section::Processes | Section::Assign | Section::Sched)
     }

@@ -1,5 +1,5 @@
-//! One server process. Its CPU is set before it runs, its first lines name its addresses, and
-//! SIGTERM ends it.
+//! Starts and ends one server process. Its CPU is set before it runs, its first lines name its
+//! addresses, and SIGTERM ends it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -95,7 +95,6 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.pid()
     }

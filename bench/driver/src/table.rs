@@ -1,4 +1,4 @@
-//! Markdown tables of `RESULTS.md`: servers under a load, or figures by row and column names.
+//! Formats the Markdown tables of `RESULTS.md`: servers under a load, or figures by row and column.
 //!
 //! A header that begins with `<` aligns its column to the left.
 
@@ -24,18 +24,15 @@ pub(crate) fn format_value(value: Option<f64>, digits: usize) -> String {
     value.map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-/// A column in a table of cells.
 pub(crate) struct Column<'a> {
     head: &'a str,
     show: Box<dyn Fn(&Cell) -> String + 'a>,
 }
 
-/// Creates a column of medians with their spread.
 pub(crate) fn spread(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_> {
     text(head, move |cell| format_spread(cell.spread(of), digits))
 }
 
-/// Creates a column of means.
 pub(crate) fn mean(head: &str, digits: usize, of: fn(&Run) -> f64) -> Column<'_> {
     text(head, move |cell| format_value(cell.mean(of), digits))
 }
@@ -94,7 +91,6 @@ pub(crate) fn cross_table(
     table.markdown()
 }
 
-/// Returns the names of the quantities and of the runtimes in the figures of a section.
 pub(crate) fn quantities_and_runtimes(found: &SectionResults) -> [Vec<&str>; 2] {
     let name = |of: fn(&Figure) -> &str| distinct(found.figures.iter().map(of));
     [name(|figure| &figure.bench), name(|figure| &figure.peer)]

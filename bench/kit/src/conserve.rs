@@ -1,12 +1,11 @@
-//! Work conservation: how long a ready task waits while one of two workers idles and the other
-//! worker computes.
+//! Measures how long a ready task waits while one of two workers computes and the other is idle.
 //!
 //! In each iteration one task, the *neighbour*, makes the *other* task wait on the neighbour's
-//! worker: the neighbour spawns the other task and sleeps, so that both workers park. It repeats
-//! these steps, at most 20 times, until both tasks were last polled by the same thread. The
-//! neighbour then makes the other task ready and computes for [`COMPUTE`] without yielding. The
-//! measured time lasts from the spawn, wake, deadline or write until the other task runs.
-//! Neighbours are fresh tasks, so a runtime cannot have learnt the length of their polls.
+//! worker. It spawns the other task and sleeps, so that both workers park. It repeats this, at most
+//! 20 times, until both tasks were last polled by the same thread. The neighbour then makes the
+//! other task ready and computes for [`COMPUTE`] without yielding. The measured time lasts from the
+//! spawn, wake, deadline or write until the other task runs. Each iteration has a new neighbour, so
+//! that a runtime cannot have learnt how long the neighbour's polls are.
 //!
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
@@ -124,7 +123,6 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
     }
 }
 
-/// State of the other task of an iteration.
 #[derive(Default)]
 struct Other {
     times: Mutex<Times>,

@@ -1,6 +1,6 @@
-//! Common part of the benchmarks' *peers*: the same programs on other runtimes, with which Upshift
-//! is compared. They differ by their runtime alone, because they share the command line and the
-//! listening socket (`server`), the harnesses of the microbenchmarks (`micro`; with two workers,
+//! Code that the benchmarks' *peers* share. Peers are programs on other runtimes, with which
+//! Upshift is compared. They differ only by their runtime, because they share the command line and
+//! the listening socket (`server`), the code of the microbenchmarks (`micro`; with two workers,
 //! `conserve` and `multi`), and the work on files (`files`).
 //!
 //! The crate depends on no runtime. `upshift-load` parses matrix frames and page requests, as in

@@ -1,9 +1,9 @@
-//! Harness of the microbenchmarks: the same futures on every poll-based runtime, samples, one JSON
-//! line per figure.
+//! Runs the microbenchmarks: the same futures on every poll-based runtime, with one line of JSON
+//! per figure.
 //!
-//! A runtime implements [`Host`]; the bodies are generic and nothing is boxed. A figure is the
-//! median of [`SAMPLES`] samples after a discarded first sample, with the smallest and the largest,
-//! in ns per operation (bytes for memory):
+//! A runtime implements [`Host`]; the code is generic, and nothing is boxed. A figure is the median
+//! of [`SAMPLES`] samples after a discarded first sample. It is printed with the smallest and the
+//! largest sample, in ns per operation (bytes for memory):
 //! `{"bench":"yield-2","peer":"tokio-ct","ns":56.1,"min":55.8,"max":57.0}`.
 
 use std::future::{Future, poll_fn};

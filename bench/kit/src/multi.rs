@@ -1,9 +1,9 @@
-//! Speed of two workers: the workloads of tokio's benchmark `rt_multi_threaded`, written from their
-//! description, and a channel with ten senders.
+//! Measures the speed of two workers, with the workloads of tokio's benchmark `rt_multi_threaded`,
+//! written from their description, and with a channel that has ten senders.
 //!
-//! A thread outside the runtime drives the workloads. The measured time ends in the last task, not
-//! when that thread is woken. A figure is the median of 7 samples after a discarded first sample,
-//! in ns per operation. A sample consists of several runs.
+//! A thread outside the runtime starts the workloads. The measured time ends when the last task
+//! ends, not when that thread is woken. A figure is the median of 7 samples after a discarded first
+//! sample, in ns per operation. A sample consists of several runs.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use crate::micro::{SAMPLES, Yield, print_figure};
 
-/// Number of tasks in workloads that spawn many.
 const SPAWNS: usize = 10_000;
 /// Number of busy tasks: two for each worker. A busy task repeatedly computes for [`BUSY_POLL`] and
 /// yields.

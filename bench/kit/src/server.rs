@@ -1,5 +1,5 @@
-//! Command line and listening socket of a *peer server*: a server on another runtime, with which a
-//! benchmark compares Upshift.
+//! Parses the command line and opens the listening socket of a *peer server*, a server on another
+//! runtime with which a benchmark compares Upshift.
 //!
 //! `peer-NAME WORK [--variant V] [--workers N] [--listen ADDR]`, where WORK selects the service:
 //! plaintext, matrix or another one that this server offers. The server prints `listening on ADDR`

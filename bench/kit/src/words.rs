@@ -1,6 +1,6 @@
-//! Command lines of peers (programs on other runtimes, with which the benchmarks compare Upshift):
-//! a word that selects the work, and options. An invalid command line ends the process with status
-//! 2 and a message.
+//! Parses command lines of peers (programs on other runtimes, with which the benchmarks compare
+//! Upshift): a word that selects the work, and options. An invalid command line ends the process
+//! with status 2 and a message.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};

@@ -1,5 +1,5 @@
-//! Command line of the measurements on two workers, `conserve` and `multi`, which are sub-commands
-//! of the microbenchmarks.
+//! Parses the command line of the measurements on two workers, `conserve` and `multi`, which are
+//! subcommands of the microbenchmarks.
 
 use crate::words;
 

@@ -1,4 +1,4 @@
-//! Measures how well Upshift and the published algorithm (see `trick`) schedule processes from user
+//! Measures how well Upshift and a published algorithm (see `trick`) schedule processes from user
 //! space.
 //!
 //! Spinning processes share one CPU, the last permitted one. Each process reads the clock

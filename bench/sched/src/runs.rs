@@ -1,4 +1,4 @@
-//! One run under one scheduler, and its figures.
+//! Makes one run under one scheduler, and computes its figures.
 
 use std::error::Error;
 use std::io;
@@ -21,7 +21,6 @@ const SCHEDULER: Priority = Priority::of::<45>();
 /// Time for a run to settle before it is measured.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// A measured scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     Upshift,
@@ -41,7 +40,6 @@ impl Contender {
     }
 }
 
-/// Prints a figure.
 pub(crate) fn print(bench: &str, peer: &str, value: f64) {
     let line = serde_json::json!({
         "bench": bench, "peer": peer, "ns": value, "min": value, "max": value,
@@ -68,7 +66,6 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Results of a run.
 struct Run {
     records: Vec<Record>,
     /// Absolute times in ns at which a task came to the front, which means that it was selected to
@@ -197,7 +194,6 @@ fn open_pieces(zero: u64, events: &[upshift_sched::Event]) -> Vec<(u64, u64)> {
     pieces
 }
 
-/// Measures round-robin of `count` processes.
 pub(crate) fn turns(
     contender: Contender,
     cpu: usize,

@@ -1,5 +1,5 @@
-//! Processes that spin on one CPU and record the times at which they run, in memory shared with
-//! their parent.
+//! Starts processes that spin on one CPU and record the times at which they run, in memory shared
+//! with their parent.
 
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -50,7 +50,6 @@ struct Page {
     stretches: [(AtomicU64, AtomicU64); ROOM],
 }
 
-/// Record of one process in one run.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) loops: u64,
@@ -58,7 +57,7 @@ pub(crate) struct Record {
     pub(crate) stretches: Vec<(u64, u64)>,
 }
 
-/// A spinning process, ended on drop.
+/// Ended on drop.
 pub(crate) struct Spinner {
     pub(crate) pid: i32,
     page: *mut Page,

@@ -1,6 +1,6 @@
-//! The published algorithm, written from its description: Yasukata and Ishiguro, "Developing
-//! Process Scheduling Policies in User Space with Common OS Features" (APSys 2024), the round-robin
-//! scheduler of its companion repository.
+//! Implements the published algorithm from its description: the round-robin scheduler in the
+//! repository of Yasukata and Ishiguro, "Developing Process Scheduling Policies in User Space with
+//! Common OS Features" (APSys 2024).
 //!
 //! The scheduler has priority 3 on the CPU of the processes. In each turn it sets the next process
 //! to 2 and the previous one to 1, and sleeps for the interval. Unlike the published scheduler, it
@@ -23,12 +23,10 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     }
 }
 
-/// Results of the scheduler.
 #[derive(Debug)]
 pub(crate) struct Scheduled {
     /// Times in ns at which a process came to the front, with the index of the process.
     pub(crate) fronts: Vec<(u64, usize)>,
-    /// CPU time of the scheduler, in ns.
     pub(crate) cpu_time: u64,
 }
 
@@ -70,7 +68,6 @@ pub(crate) fn round_robin(
         .unwrap_or_else(|_| Err(io::Error::other("the scheduler panicked")))
 }
 
-/// Text of the script.
 const SCRIPT: &str = include_str!("trick.sh");
 /// Time beyond the requested one after which the script is killed.
 const GRACE: Duration = Duration::from_secs(5);

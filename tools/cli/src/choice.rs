@@ -1,4 +1,4 @@
-//! Flags that several commands share, and their values: models, drivers, the board, switches.
+//! Defines the flags that several commands share, and their values.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,23 +1,24 @@
-//! The upshift command: demo, test servers and load generator.
+//! The `upshift` command: a demo, a web server, the machine-wide scheduler, test servers, and a
+//! load generator.
 //!
 //! | module | concern |
 //! |---|---|
 //! | `args` | the command line as a whole |
 //! | `values`, `choice` | single values of flags |
-//! | `demo` | the benchmarks' quick run: three parts |
+//! | `demo` | a short version of the benchmarks in three parts |
 //! | `serve` | the web server |
-//! | `daemon`, `sched` | the machine's scheduler; policies over processes |
+//! | `daemon`, `sched` | the machine-wide scheduler; processes under a policy in user space |
 //! | `top` | the live view of a process, or of the machine |
-//! | `calibrate`, `doctor` | costs and privileges of this machine; its working features |
+//! | `calibrate`, `doctor` | the costs of switches and timers here; the features that work here |
 //! | `servers`, `load`, `burn` | servers to measure, the load generator, a batch process |
 //! | `documents` | man pages and completions |
 //!
 //! A command is a folder: `args` defines its flags, `run` carries it out, `show` prints the result
 //! if that takes more than a few lines.
 //!
-//! Exit status: 0 success, 1 failure (the reason is on standard error), 2 wrong usage, 130 ended by
-//! Ctrl-C, 143 by SIGTERM (servers end with 0 on both). `sched -- COMMAND` returns the status of
-//! the command.
+//! Exit status: 0 after success, 1 after a failure (the reason is on standard error), 2 for a wrong
+//! command line, 130 if ended by Ctrl-C, 143 if ended by SIGTERM. Servers end with 0 on both
+//! signals. `sched -- COMMAND` returns the status of the command.
 
 mod args;
 mod burn;

@@ -1,9 +1,9 @@
-//! Parsers for single command-line values: levels, addresses, CPUs. `upshift_units` parses
+//! Parses single values of the command line: levels, addresses, CPUs. `upshift_units` parses
 //! durations, sizes and shares.
 //!
-//! Each takes the text after a flag and returns the value or a sentence with the permitted values.
-//! Only [`cpu`] and [`cpus`], which ask the kernel for the permitted CPUs, and addresses, whose
-//! names are resolved, depend on more than the text.
+//! Each function takes the text after a flag, and returns the value or a sentence with the
+//! permitted values. The result depends only on the text, except for [`cpu`] and [`cpus`], which
+//! ask the kernel for the permitted CPUs, and for addresses, whose names are resolved.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -31,7 +31,6 @@ pub(crate) struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cpus(pub(crate) Vec<usize>);
 
-/// Parses a priority level, 0..=63, given as a number or by its name.
 pub(crate) fn level(text: &str) -> Result<u8, String> {
     match text.parse::<upshift::Level>() {
         Ok(level) => Ok(level.get()),
@@ -114,7 +113,6 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses an HTTP path.
 pub(crate) fn path(text: &str) -> Result<String, String> {
     if text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic()) {
         Ok(text.to_owned())
@@ -135,7 +133,6 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a process id.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match text.parse::<i32>() {
         Ok(pid) if pid > 0 => Ok(pid.unsigned_abs()),
@@ -181,7 +178,6 @@ pub(crate) fn cpus(text: &str) -> Result<Cpus, String> {
     checked.collect::<Result<_, _>>().map(Cpus)
 }
 
-/// Parses a nice value, -20 to 19.
 pub(crate) fn nice(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(nice) if (-20..=19).contains(&nice) => Ok(nice),
@@ -191,7 +187,6 @@ pub(crate) fn nice(text: &str) -> Result<i32, String> {
     }
 }
 
-/// Parses the number of a demo part.
 pub(crate) fn part(text: &str) -> Result<u8, String> {
     match text.parse::<u8>() {
         Ok(n) if (1..=3).contains(&n) => Ok(n),

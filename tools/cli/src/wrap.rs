@@ -1,4 +1,4 @@
-//! Line wrapping.
+//! Breaks text into lines.
 
 /// Breaks a text at spaces, but not within a command in backticks, which can then be copied as a
 /// whole. Returns at least one line.

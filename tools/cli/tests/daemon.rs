@@ -1,4 +1,5 @@
-//! `upshift daemon` as a user runs it: the messages of its start, and the errors of unknown flags.
+//! Runs `upshift daemon` as a user does, and checks the messages at its start and the errors of
+//! unknown flags.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -6,7 +7,6 @@ use std::process::{Command, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
-/// A folder owned by the test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {

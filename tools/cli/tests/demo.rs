@@ -1,4 +1,5 @@
-//! Behaviour of the demo around its measurements: Ctrl-C, children, bad paths. Loopback only.
+//! Checks how the demo handles Ctrl-C, its child processes and bad paths. Uses only the loopback
+//! interface.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

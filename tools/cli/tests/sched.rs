@@ -1,4 +1,4 @@
-//! `upshift sched` as a user runs it: results, files, errors. Started commands spin for a few
+//! Runs `upshift sched` as a user does: results, files, errors. Started commands spin for a few
 //! seconds at most.
 
 use std::process::{Child, Command, Output, Stdio};
@@ -25,7 +25,7 @@ fn cpu() -> String {
     allowed.iter().last().unwrap().to_string()
 }
 
-/// Whether this machine permits SCHED_FIFO; if not, prints the reason.
+/// If this machine does not permit SCHED_FIFO, prints the reason and returns false.
 fn permitted() -> bool {
     let missing = Rights::probe().require(Priority::of::<45>()).err();
     if let Some(missing) = &missing {
@@ -37,7 +37,6 @@ fn permitted() -> bool {
 /// A shell that spins until it is ended.
 const SPIN: &str = "sh -c 'while :; do :; done'";
 
-/// A child process, killed on drop.
 struct KillOnDrop(Child);
 
 impl KillOnDrop {
@@ -97,8 +96,8 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
         kill_process(pid, Signal::TERM).unwrap();
         wait_until(&|| !spinners.iter().any(KillOnDrop::is_elevated))
     };
-    // If the scheduler's main thread were ordinary, it would handle the signal only when the kernel
-    // throttles SCHED_FIFO, after most of the kernel's period.
+    // If the scheduler's main thread were not elevated, it would handle the signal only when the
+    // kernel throttles SCHED_FIFO, which is after most of the kernel's period.
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
     let period = Duration::from_micros(period.trim().parse().unwrap());
     let best = (0..3).map(|_| time_to_restore()).min().unwrap();
@@ -174,7 +173,7 @@ fn output_files_and_the_printed_result_do_not_depend_on_each_other() {
         assert!(text.contains("cannot write /dev/full"), "{text}");
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(value["tasks"].as_array().unwrap().len(), 1);
-        // Conversely, the file is written although nothing reads the result.
+        // Conversely, the file is written even if nothing reads the result.
         let kept = std::env::temp_dir().join(format!("upshift-kept-{}", std::process::id()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
         command.arg("sched").args(begin).args(task);
@@ -358,11 +357,11 @@ fn the_status_of_a_command_is_returned_even_if_the_command_is_short() {
         (&["sh", "-c", "sleep 0.1; exit 7"], &[], 7),
         (&["sh", "-c", "kill -9 $$"], &[], 137),
         (&["sh", "-c", spin], &["--for", "200ms"], 0),
-        // The status of other commands is ignored; an ended command keeps its index among the
+        // The status of other commands is ignored. An ended command keeps its index among the
         // tasks.
         (&["true"], &["--run", "false"], 0),
     ] {
-        // Whether a short command ends before it is attached is chance.
+        // Whether a short command ends before the scheduler attaches to it depends on timing.
         for _ in 0..5 {
             let begin = ["priority", "--cpu", &cpu, "--floor", "50us", "--json"];
             let output = sched(&[&begin[..], more, &["--arg", "3", "--"], command].concat());

@@ -1,4 +1,5 @@
-//! The command as a user runs it: servers, load, signals, error messages. Loopback only.
+//! Runs the test servers and the load generator as a user does: output, signals, error messages.
+//! Uses only the loopback interface.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

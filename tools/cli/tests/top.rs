@@ -1,4 +1,4 @@
-//! `upshift top` as a user runs it: its output, its errors, and its treatment of malicious
+//! Runs `upshift top` as a user does: its output, its errors, and its treatment of malicious
 //! processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -38,7 +38,6 @@ impl TestDir {
         self.command(&[&["top"], args].concat()).output().unwrap()
     }
 
-    /// Returns the printed error.
     fn error(&self, args: &[&str]) -> String {
         let output = self.top(args);
         assert!(!output.status.success());
@@ -266,7 +265,7 @@ fn a_directory_that_others_may_write_is_not_used() {
 fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
-        // The list attaches first, then the view.
+        // First the list connects to the socket, then the view of the process.
         let (stream, _) = listener.accept().unwrap();
         let mut request = String::new();
         let _ = BufReader::new(&stream).read_line(&mut request);

@@ -1,4 +1,4 @@
-//! Keeps a CPU from halting without delaying other threads there, by a thread that spins under
+//! Keeps a CPU from halting, without delaying other threads there, with a thread that spins under
 //! SCHED_IDLE.
 //!
 //! An idle virtual CPU halts, and the first wake after that takes tens of µs, which hides the

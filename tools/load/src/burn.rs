@@ -1,4 +1,4 @@
-//! Burns a given amount of CPU time: a loop of a fixed number of iterations, calibrated once.
+//! Burns a given amount of CPU time in a loop whose number of iterations is calibrated once.
 //!
 //! An iteration is a step of a shift-register generator (Marsaglia 2003): six operations in
 //! registers, each of which depends on the previous one. The loop touches no memory, makes no

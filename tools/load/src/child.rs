@@ -1,4 +1,4 @@
-//! The measured servers and other programs, as child processes.
+//! Starts the measured servers and other programs as child processes.
 //!
 //! A [`Child`] hands out the output of its program line by line, and always reads to the end, so
 //! that a program that prints more than its reader takes never blocks on a full pipe. No child

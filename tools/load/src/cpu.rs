@@ -1,4 +1,4 @@
-//! CPU time of a process over a window, split into user and system time.
+//! Measures the CPU time that a process uses between two readings, split into user and system time.
 //!
 //! The total is exact, because it is the run time that the scheduler itself records for all threads
 //! of the process, including ended threads. One system call reads it from the CPU clock of the

@@ -1,7 +1,8 @@
-//! Cuts the byte stream of a connection into matrix frames, for any segmentation.
+//! Cuts the byte stream of a connection into frames of the matrix protocol, however the stream is
+//! segmented.
 //!
-//! One [`Frames`] per connection. A frame costs one allocation and one copy; its memory grows with
-//! the bytes that arrive, so a client that only announces a large frame claims little memory.
+//! Each connection has one [`Frames`]. A frame costs one allocation and one copy. Its memory grows
+//! with the bytes that arrive, so a client that only announces a large frame claims little memory.
 
 use crate::matrix::{self, FrameError, HEADER};
 

@@ -1,5 +1,5 @@
-//! The plaintext service over HTTP/1.1 and HTTP/1.0: reply bytes and a request scanner that all
-//! servers share.
+//! Scans requests and builds replies for the plaintext service over HTTP/1.1 and HTTP/1.0, for all
+//! servers.
 //!
 //! [`answer`] turns received bytes into reply bytes. It is a pure function of its input, so the
 //! caller passes an incomplete request again, with the bytes that follow. It allocates only when

@@ -1,4 +1,4 @@
-//! The description of this machine: CPU, kernel, memory, and the CPUs this process may use.
+//! Describes this machine: CPU, kernel, memory, and the CPUs that this process may use.
 //!
 //! The description comes from `/proc` and a few system calls. Reading it never fails; an unknown
 //! item is reported as such.

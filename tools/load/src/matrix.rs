@@ -1,4 +1,5 @@
-//! The matrix protocol: a request contains a square matrix, the reply its wrapping square.
+//! Defines the matrix protocol: a request contains a square matrix, and the reply its wrapping
+//! square.
 //!
 //! A frame is a `u32` little-endian byte length followed by n·n `u64`, little-endian, row-major.
 //! The reply is the product of the matrix with itself modulo 2^64, in the same form. Frames may be

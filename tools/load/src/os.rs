@@ -1,5 +1,5 @@
-//! System calls that std does not offer: epoll with nanosecond time-outs, affinity, timer slack,
-//! CPU clocks, and the preparation of a child before it runs.
+//! Wraps system calls that the standard library does not offer: epoll with nanosecond time-outs,
+//! affinity, timer slack, CPU clocks, and the preparation of a child before it runs.
 //!
 //! This is the only module of the crate with `unsafe`. Each function is one system call, or two on
 //! old kernels. The calls require only that pointers are valid until they return: in the SAFETY
@@ -18,7 +18,6 @@ pub(crate) const EDGE_TRIGGERED: u32 =
 /// Flags of a connection whose peer has sent its last byte, or that has failed.
 pub(crate) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// A readiness report.
 #[derive(Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
@@ -148,7 +147,6 @@ pub(crate) fn elevate(priority: u8) -> io::Result<()> {
     Err(io::Error::new(error.kind(), format!("{error}: {advice}")))
 }
 
-/// Binds the calling thread to CPU `cpu`.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     let invalid = |error: io::Error| {
         io::Error::new(
@@ -175,7 +173,6 @@ pub(crate) fn set_affinity(cpus: &[usize]) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) })
 }
 
-/// Returns the CPUs on which the calling thread may run, ascending.
 pub(crate) fn affinity() -> io::Result<Vec<usize>> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -188,7 +185,6 @@ pub(crate) fn affinity() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Binds the program of `command` to CPU `cpu`, before it runs.
 pub(crate) fn pin_program(command: &mut Command, cpu: usize) {
     // SAFETY: the closure runs between fork and exec, where it may neither allocate nor lock. It
     // makes one system call and touches only its own stack.
@@ -311,7 +307,6 @@ pub(crate) fn idle_policy() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const param) })
 }
 
-/// Returns user and system time of the calling thread.
 pub(crate) fn thread_cpu() -> io::Result<(Duration, Duration)> {
     usage(libc::RUSAGE_THREAD)
 }

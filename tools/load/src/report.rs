@@ -1,5 +1,5 @@
-//! The figures of an [`Outcome`], for the JSON of `upshift load`, and for the rows of the demo and
-//! the benchmarks.
+//! Computes the figures of an [`Outcome`] for the JSON of `upshift load`, and for the tables of the
+//! demo and the benchmarks.
 //!
 //! Times are microseconds, rates are per second.
 

@@ -1,8 +1,8 @@
-//! The work of a plaintext server in user space: offers the bytes of each read to the scanner that
-//! all servers share.
+//! Does the work of a plaintext server in user space: passes the bytes of each read to the scanner
+//! that all servers share.
 //!
 //! A request that is cut by the end of a read is saved until its rest arrives; usually no byte is
-//! copied. One object per connection; no allocation once the reply buffer has grown.
+//! copied. Each connection has one object, which allocates nothing once the reply buffer has grown.
 
 use crate::http::answer;
 

@@ -1,7 +1,7 @@
-//! The loads that both the demo (once, in seconds) and the benchmarks (in interleaved rounds)
-//! measure.
+//! Defines the loads that both the demo (once, in seconds) and the benchmarks (in interleaved
+//! rounds) measure.
 //!
-//! The constants of a load stand here once: levels, rates, CPU times. The caller decides the
+//! The levels, rates and CPU times of these loads are defined only here. The caller decides the
 //! duration and the comparisons. The plans have [`UNSET_TARGET`] as their target until the server's
 //! address is known.
 

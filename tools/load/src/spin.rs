@@ -1,4 +1,5 @@
-//! The spin protocol: a request names its CPU time and its level; the reply is the request.
+//! Defines the spin protocol: a request names an amount of CPU time and a level, and the reply is
+//! the request itself.
 //!
 //! A frame, in both directions, is [`FRAME`] bytes: three `u64`, little-endian: service time in ns
 //! of CPU, level, tag. The server burns that CPU time (see [`Burner`](crate::Burner)) at that level
@@ -100,7 +101,8 @@ impl Request {
     }
 }
 
-/// Cuts the byte stream of a connection into requests, for any segmentation. One per connection.
+/// Cuts the byte stream of a connection into requests, however it is segmented. Each connection has
+/// one.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     frame: [u8; FRAME],

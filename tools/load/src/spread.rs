@@ -1,4 +1,4 @@
-//! Median, minimum and maximum of figures from several rounds.
+//! Computes the median, minimum and maximum of figures from several rounds.
 
 /// The spread of figures of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]

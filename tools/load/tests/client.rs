@@ -1,4 +1,4 @@
-//! The client against the thread servers and against servers that misbehave.
+//! Runs the client against servers with threads, and against servers that misbehave.
 
 mod servers;
 

@@ -1,5 +1,5 @@
-//! The client of spin requests against servers that answer late, in another order, wrongly or not
-//! at all.
+//! Runs the client of spin requests, which burn CPU time, against servers that answer late, in
+//! another order, wrongly or not at all.
 
 mod servers;
 

@@ -1,9 +1,9 @@
-//! Measurements for people: a [`Table`] as text, Markdown and HTML, a [`Plot`] as SVG, a [`Page`]
-//! as one HTML file, and formatted [`number`]s.
+//! Formats measurements for people: a [`Table`] as text, Markdown and HTML, a [`Plot`] as SVG, a
+//! [`Page`] as one HTML file, and single [`number`]s.
 //!
-//! Pure, apart from the width of tables as text, which is that of the terminal. Text is escaped
-//! wherever it becomes markup, and plots leave out values that are not finite, so every form is
-//! well-formed for every measurement.
+//! The results depend only on the arguments, except that a table as text is as wide as the
+//! terminal. Text is escaped wherever it becomes markup, and plots leave out values that are not
+//! finite, so the output is well-formed for every measurement.
 //!
 //! ```
 //! use upshift_report::{Kind, SeriesStyle, Page, Plot, Table, number::micros, plot::COLOURS};

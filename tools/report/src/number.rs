@@ -1,4 +1,4 @@
-//! Formats numbers with about three digits and a unit. A value that is not finite is `–`.
+//! Formats numbers with about three digits and a unit. A value that is not finite becomes `–`.
 
 /// Formats a whole number in groups of three digits: `1234567` becomes `1,234,567`.
 #[must_use]

@@ -1,5 +1,5 @@
-//! A page as one HTML file, without scripts and external files, for light and dark themes and any
-//! width.
+//! Builds a page as one HTML file, without scripts and external files, for light and dark themes
+//! and any width.
 //!
 //! Every text is escaped; only [`Page::figure`] takes markup.
 

@@ -1,4 +1,4 @@
-//! Figures as SVG: lines with markers over two axes, or groups of bars.
+//! Draws plots as SVG: lines with markers over two axes, or groups of bars.
 //!
 //! Every colour and size is an attribute of its element, so a drawing looks the same in a browser,
 //! in `rsvg-convert` and inside any page. Points that are not finite are left out. A drawing is 460
@@ -202,7 +202,7 @@ impl Plot {
         (RIGHT - LEFT) / self.groups.len().max(1) as f64
     }
 
-    /// Draws a series that is the `at`th in each group.
+    /// `at` is the position of the series in each group.
     fn bars_of(&self, out: &mut String, at: usize, series: &Series, y: &Scale) {
         let width = self.group_width() * 0.76 / self.series.len() as f64;
         for point in &series.points {
@@ -273,7 +273,6 @@ impl Series {
         line(out, &format!("{path}{dash}"), self.colour, 2.2);
     }
 
-    /// Draws the series' entry in the legend.
     fn draw_legend_entry(&self, out: &mut String, x: f64, y: f64) {
         match self.style {
             SeriesStyle::Bar => {

@@ -1,4 +1,4 @@
-//! Axes: the places of values on a line, and the values of the ticks.
+//! Computes where values lie on an axis, and which values its ticks have.
 //!
 //! Every result is finite for every input, because an empty range is widened and a value without a
 //! logarithm is moved to the lower end.

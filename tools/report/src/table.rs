@@ -1,8 +1,9 @@
-//! Tables: text as wide as the terminal and at most [`MAX_WIDTH`] columns, Markdown, HTML.
+//! Formats tables as text, as wide as the terminal and at most [`MAX_WIDTH`] columns, as Markdown,
+//! and as HTML.
 //!
-//! A column of words is aligned left, a column of figures right. Where the terminal is narrow,
-//! optional columns are left out, the last first. Width counts characters, since cells use only
-//! characters that take one column of a terminal.
+//! A column of words is aligned left, a column of numbers right. If the terminal is narrow,
+//! optional columns are left out, the last first. Width counts characters, because the cells
+//! contain only characters that take one column of a terminal.
 
 use std::fmt;
 use std::io;
@@ -24,7 +25,6 @@ pub fn terminal_width() -> usize {
     }
 }
 
-/// The head of a column.
 #[derive(Debug, Clone)]
 struct Column {
     name: String,
@@ -43,7 +43,6 @@ pub struct Table {
     /// Line above the table, unless it is empty.
     pub title: String,
     columns: Vec<Column>,
-    /// Cells by row.
     pub rows: Vec<Vec<String>>,
 }
 

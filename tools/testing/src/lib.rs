@@ -1,4 +1,4 @@
-//! What tests of several crates share: bounded waits, and a CPU that is unplugged.
+//! Helpers that the tests of several crates share: bounded waits, and a CPU that is unplugged.
 
 #![forbid(unsafe_code)]
 

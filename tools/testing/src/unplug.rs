@@ -1,4 +1,4 @@
-//! A CPU that is unplugged for a test. This affects every program of the machine.
+//! Unplugs a CPU for a test, which affects every program of the machine.
 
 use std::io;
 use std::path::PathBuf;

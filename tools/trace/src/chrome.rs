@@ -1,4 +1,4 @@
-//! Chrome trace events, the format of Perfetto and `chrome://tracing`.
+//! Writes a recording as Chrome trace events, the format of Perfetto and `chrome://tracing`.
 //!
 //! ```text
 //!  track "vCPU 0"    ┌ awake ────────────────────────┐             ┌ awake ──── …
@@ -55,7 +55,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Writes nanoseconds as microseconds.
+/// Nanoseconds, which are written as microseconds.
 struct Micros(u64);
 
 impl fmt::Display for Micros {

@@ -1,4 +1,5 @@
-//! [`Event`]: an event on a vCPU.
+//! Defines [`Event`], something that a coroutine or its vCPU (a worker's run queue and its I/O
+//! ring) did.
 
 use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
 

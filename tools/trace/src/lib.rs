@@ -1,12 +1,13 @@
-//! Timelines of the events of coroutines and vCPUs, and the Prometheus text format for counters.
+//! Records timelines of what coroutines and vCPUs do, and writes them for viewers; also writes
+//! counters in the text format of Prometheus.
 //!
-//! The Linux runtime, the simulator and the `upshift` command record into one form, a [`Timeline`],
-//! which is written in one of two formats:
+//! A vCPU is a worker's run queue and its I/O ring. The Linux runtime, the simulator and the
+//! `upshift` command record into one form, a [`Timeline`], which is written in one of two formats:
 //!
 //! * [`chrome::Writer`]: Chrome trace events, one track per vCPU, which Perfetto
-//!   (<https://ui.perfetto.dev>) and `chrome://tracing` open; streaming, constant memory except for
-//!   a word per coroutine that was woken and not yet polled;
-//! * [`svg::draw`]: one picture: vCPUs, levels, and the states of single coroutines.
+//!   (<https://ui.perfetto.dev>) and `chrome://tracing` open. The events are written as they come,
+//!   with constant memory, except for a word per coroutine that was woken and not yet polled;
+//! * [`svg::draw`]: one picture of vCPUs, levels, and the states of single coroutines.
 //!
 //! | module | concern |
 //! |---|---|
@@ -16,7 +17,7 @@
 //! | [`chrome`], [`svg`] | the two formats |
 //! | [`prometheus`] | counters, gauges and histograms as text |
 //!
-//! Pure: no thread, no clock, no file. Both formats are well-formed for any events.
+//! The crate uses no thread, no clock and no file. Both formats are well-formed for any events.
 //!
 //! ```
 //! use upshift_core::{CoroutineId, Level, Step};

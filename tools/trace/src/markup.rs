@@ -1,4 +1,4 @@
-//! Escapes text for markup: SVG and HTML.
+//! Escapes text for use in SVG and HTML.
 
 /// Escapes the special characters of XML and HTML in a text, also for use between quotes. U+FFFD
 /// replaces the characters that XML forbids: control characters except tabs and ends of lines.

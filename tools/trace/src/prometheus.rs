@@ -1,4 +1,5 @@
-//! [`Text`]: counters, gauges and histograms in the text format of Prometheus (version 0.0.4).
+//! Writes counters, gauges and histograms in the text format of Prometheus (version 0.0.4); see
+//! [`Text`].
 //!
 //! The runtime, the server and the daemon share this writer. Every name begins with `upshift_`; a
 //! name that ends in `_total` is a counter. The caller writes each family once, with all its

@@ -1,4 +1,4 @@
-//! [`Timeline`]: a recording.
+//! Collects events into a recording, a [`Timeline`].
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -39,7 +39,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the number of a spawn site. One look-up by hash.
+    /// Returns the number of a spawn site. Costs one look-up by hash.
     pub fn site(&mut self, place: &str) -> u32 {
         if let Some(&number) = self.known.get(place) {
             return number;
@@ -56,15 +56,16 @@ impl Timeline {
         self.sites.get(number as usize).map_or("?", String::as_str)
     }
 
-    /// Adds an event. Events of one instant stay in the order in which they are added;
-    /// [`Timeline::sort`] orders the others.
+    /// Adds an event. Events of the same instant stay in the order in which they were added;
+    /// [`Timeline::sort`] puts the others in order.
     pub fn add(&mut self, at: u64, vcpu: u32, kind: EventKind) {
         self.vcpus = self.vcpus.max(vcpu.saturating_add(1));
         self.length = self.length.max(at);
         self.events.push(Event { at, vcpu, kind });
     }
 
-    /// Adds the step that a host was notified of ([`Host::on_step`](upshift_core::Host::on_step)).
+    /// Adds a step of a coroutine, of which a scheduler notified its host
+    /// ([`Host::on_step`](upshift_core::Host::on_step)).
     pub fn change(&mut self, at: u64, change: &Change) {
         let coroutine = Coroutine {
             id: change.id,

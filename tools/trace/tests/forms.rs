@@ -1,4 +1,5 @@
-//! Both formats are well-formed for any events, and represent them.
+//! Checks that both output formats are well-formed for any events, and that they represent the
+//! events.
 
 use proptest::prelude::*;
 use serde_json::Value;

@@ -1,9 +1,9 @@
-//! Durations, sizes, shares and CPU lists as text: on command lines, in configuration files, in
-//! `/sys`.
+//! Parses durations, sizes, shares and CPU lists as they are written on command lines, in
+//! configuration files, and in `/sys`.
 //!
 //! Each function takes the whole text and returns the value, or a sentence that names the error and
-//! the right form. Spaces around the text and before a unit are allowed. Pure; allocates for errors
-//! and lists only. The feature `socket-file` adds the files of Unix sockets.
+//! the right form. Spaces around the text and before a unit are allowed. Only errors and lists
+//! allocate memory. The feature `socket-file` adds the files of Unix sockets.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -140,7 +140,6 @@ fn range(text: &str) -> Option<RangeInclusive<usize>> {
     (first <= last && last <= MAX_CPU).then_some(first..=last)
 }
 
-/// Splits a text into its leading number and the rest.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text

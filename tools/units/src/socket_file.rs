@@ -1,16 +1,17 @@
-//! [`SocketFile`]: the file of a listening Unix socket, and the directories that lead to it.
+//! Creates and removes the file of a listening Unix socket ([`SocketFile`]), and checks the
+//! directories that lead to it.
 //!
-//! A server with root's rights acts on a path that a configuration names. Two rules keep another
-//! user from redirecting the server to a file that belongs to root:
+//! A server with root's privileges acts on a path that a configuration names. Two rules prevent
+//! another user from redirecting the server to a file that belongs to root:
 //!
 //! * Every directory on the way belongs to root or to this user, and nobody else may write to it
 //!   ([`check_directories`]).
 //! * Owner and mode are changed through a descriptor of the file that was made, never by its name.
 //!
-//! A file that a dead server has left is found by connecting, then removed, then replaced. Another
-//! server may take the same three steps at the same time, and no system call combines them. So a
-//! process that creates or removes such a file holds the lock of `PATH.lock` meanwhile ([`Lock`]).
-//! The kernel (`flock`) releases the lock when the process that holds it ends.
+//! The file of a dead server is found by a failed connection, then removed, then replaced. Another
+//! server may take the same three steps at the same time, and no system call combines them.
+//! Therefore a process that creates or removes such a file holds the lock of `PATH.lock` meanwhile
+//! ([`Lock`]). The kernel (`flock`) releases the lock when the process that holds it ends.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};

@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: builds the command, names the peers (the programs to compare with) that
-//! cannot be built here, and calls the benchmark driver; a full run also measures MPI and the
-//! kernel. `cargo xtask os`: calls the runner of the kernel.
+//! `cargo xtask bench`: builds the command and starts the benchmark driver, after listing the
+//! programs to compare with that cannot be built here. A full run also measures MPI and the kernel.
+//! `cargo xtask os` starts the kernel's runner.
 //!
-//! The child inherits the terminal, receives the signals and determines the exit status. No command
-//! has a time limit, since only the user knows how long a measurement may take.
+//! The started program inherits the terminal, receives the signals and determines the exit status.
+//! No command has a time limit, since only the user knows how long a measurement may take.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,7 +13,6 @@ use crate::{mpi, packages, run, setup};
 /// Subcommands of the driver that need no build, unlike `run`.
 const COMMANDS: [&str; 2] = ["drop", "render"];
 
-/// Runs the benchmarks and returns the exit status of the first command that fails.
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     if !root.join("bench/Cargo.toml").exists() {
         eprintln!("error: bench/Cargo.toml is missing: run this in a full checkout");
@@ -51,7 +50,6 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns whether the arguments select every section at one commit.
 fn is_whole_run(args: &[String]) -> bool {
     let is_partial = |word: &str| word.starts_with("--only") || word.starts_with("--out");
     args.iter().any(|word| word == "--full") && !args.iter().any(|word| is_partial(word))

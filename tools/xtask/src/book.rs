@@ -20,8 +20,8 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 const SOURCES: &str = "target/xtask/book/src";
 const INSTALL: [&str; 4] = ["install", "mdbook", "--locked", "--no-default-features"];
 
-/// Checks the links, lays out the pages and builds the book; with `install`, first installs a
-/// missing mdbook.
+/// Checks the links, copies the pages and builds the book. With `install`, first installs mdbook if
+/// it is missing.
 pub(crate) fn command(root: &Path, install: bool) -> ExitCode {
     match build(root, install) {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,7 +52,6 @@ fn build(root: &Path, install: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies the pages that the summary names, and the pictures beside them.
 fn lay_out(root: &Path) -> io::Result<usize> {
     let to = root.join(SOURCES);
     match fs::remove_dir_all(&to) {
@@ -88,7 +87,7 @@ fn lay_out(root: &Path) -> io::Result<usize> {
     Ok(pages.len())
 }
 
-/// Removes the links to files outside the book from a page and keeps their text.
+/// Replaces the links to files outside the book by their text.
 fn keep_inner_links(text: &str, page: &Path, pages: &BTreeSet<PathBuf>) -> String {
     rewrite(text, |is_picture, target| {
         let path = resolve(page, target.split('#').next().unwrap_or_default());
@@ -189,14 +188,12 @@ pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
     }
 }
 
-/// A path between backticks, and the name that the page locates in that file.
 #[derive(Debug, PartialEq, Eq)]
 struct Mention<'a> {
     path: &'a str,
     name: Option<&'a str>,
 }
 
-/// Returns the paths that a page names outside code blocks.
 fn mentions(text: &str) -> Vec<Mention<'_>> {
     let mut found = Vec::new();
     let mut is_code = false;
@@ -308,7 +305,6 @@ fn headings(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A link of a page, as byte ranges of the page's text.
 struct Link {
     /// The whole link, from `[` (or `!` of a picture) to `)`.
     whole: Range<usize>,
@@ -316,7 +312,7 @@ struct Link {
     target: Range<usize>,
 }
 
-/// Returns the inline links of a page, in order; code is left out.
+/// Returns the inline links of a page, in order, except those in code.
 fn links(text: &str) -> Vec<Link> {
     let mut found = Vec::new();
     let (mut is_code, mut is_quoted) = (false, false);

@@ -1,10 +1,10 @@
-//! `cargo xtask cpp`, and the step `cpp` of the suite: the C ABI, the C++20 headers, their tests
-//! and programs.
+//! `cargo xtask cpp`, and the step `cpp` of the suite: build and test the C library, the C++20
+//! headers and their programs.
 //!
-//! The command builds with --release, tests with the compilers found and their sanitizers, installs
-//! into a prefix, and builds a program against the installation with CMake and with pkg-config. The
-//! step does the same with the debug libraries, in two builds rather than four: it uses the first
-//! compiler without sanitizers, and the last one with them.
+//! The command builds with --release, tests with each compiler that is found and with its
+//! sanitizers, installs into a prefix, and builds a program against the installation with CMake and
+//! with pkg-config. The step does the same with the debug libraries, in two builds rather than
+//! four: with the first compiler without sanitizers, and with the last one with them.
 //!
 //! ThreadSanitizer must see both sides of each hand-over, so nightly builds the Rust library,
 //! including `std`, with the sanitizer. Only clang++ can link the result, because the runtime of
@@ -37,7 +37,7 @@ const COMPILERS: [&[&str]; 2] = [
     ],
 ];
 
-/// Settings for one build of the tests.
+/// Settings of one build of the tests.
 struct Flavour {
     name: String,
     compiler: &'static str,
@@ -94,7 +94,6 @@ fn thread_sanitizing() -> Result<&'static str, String> {
     clang.ok_or_else(|| "no clang++ 16 or later".to_owned())
 }
 
-/// Runs one command; a sequence ends at the first failure.
 type Run<'a> = &'a dyn Fn(Command) -> Result<(), String>;
 
 struct Build<'a> {
@@ -119,7 +118,6 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Returns the build folder of a flavour.
     fn folder(&self, name: &str) -> PathBuf {
         self.target.join("cpp").join(name)
     }
@@ -159,7 +157,7 @@ impl<'a> Build<'a> {
     }
 
     /// Runs everything under ThreadSanitizer, and the test of a thousand random cancellations
-    /// `again` times more.
+    /// `again` more times.
     fn threads(&self, again: usize) -> Result<(), String> {
         let compiler = thread_sanitizing()?;
         let flavour = Flavour {
@@ -304,7 +302,6 @@ fn missing(stop: &Stop) -> Option<String> {
     (!packages::CMAKE.is_installed()).then(|| packages::CMAKE.absence())
 }
 
-/// `cargo xtask cpp`.
 pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
     let stop = match Stop::on_signals() {
         Ok(stop) => stop,
@@ -352,7 +349,6 @@ fn skip_threads(why: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the step of the soak: ThreadSanitizer over Rust and C++.
 pub(crate) fn soak(context: &Context<'_>) -> Verdict {
     for tool in [Tool::Nightly, Tool::RustSrc] {
         if !context.tools.has(tool) {
@@ -369,7 +365,6 @@ pub(crate) fn soak(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Runs the step of the suite.
 pub(crate) fn step(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(reason.clone()));

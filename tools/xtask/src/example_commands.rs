@@ -1,5 +1,5 @@
-//! Checks the commands on the pages: every example that a page runs must exist in the package that
-//! the page names.
+//! Checks the commands on the documentation pages: every example that a page runs must exist in the
+//! package that the page names.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,6 @@ pub(crate) fn check(root: &Path) -> Result<usize, String> {
     }
 }
 
-/// Whether this package of the main workspace has such an example.
 fn has_example(root: &Path, package: &str, example: &str) -> bool {
     let name = format!("name = \"{package}\"");
     layout::crates(root).is_ok_and(|folders| {

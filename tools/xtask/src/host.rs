@@ -1,4 +1,4 @@
-//! Capabilities of the machine, determined by asking the kernel rather than guessed from versions.
+//! Asks the kernel what this machine supports, rather than guessing it from versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ pub(crate) fn io_uring() -> Result<(), String> {
     Err(format!("no io_uring here ({error}; {advice})"))
 }
 
-/// Whether a program of this name is on the PATH.
 pub(crate) fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())

@@ -1,4 +1,4 @@
-//! Runs commands that install tools.
+//! Runs a command that installs a tool, and prints the outcome.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,6 @@ use crate::run::{Ending, Limits, Stop, command_line, run};
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs a command that installs a tool, and prints and returns the outcome.
 pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
     println!("setup: {}", command_line(command));
     match run(command, Limits::within(INSTALL_LIMIT), None, stop)

@@ -1,4 +1,4 @@
-//! Locations of the crates of the main workspace: one folder per layer of ARCHITECTURE.md.
+//! Lists the crates of the main workspace, which has one folder for each layer of ARCHITECTURE.md.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -1,12 +1,15 @@
 //! `cargo xtask`: set the machine up, run the test suite, run the benchmarks.
 //!
-//! This crate depends on no other crate of the project, so that it builds and reports even when one
-//! of them does not. `run` starts processes and ends them in time. `setup` lists the required tools
-//! and `packages` the Debian packages; `host` asks the kernel for its capabilities. `steps` is the
-//! list of tested steps; `suite` runs that list and counts. `package` builds a Debian package and a
-//! container image, `book` a book of the pages. `cpp` builds and tests the C++ headers, `compat`
-//! tests code written for tokio, `confine` runs a program without io_uring. `bench` calls the
-//! benchmark driver; `os` and `mpi` serve the workspaces of those names.
+//! This crate depends on no other crate of the project, so that it builds and reports even if one
+//! of them does not build.
+//!
+//! `run` starts processes and ends them within a time limit. `setup` installs the required tools,
+//! and `packages` the Debian packages. `host` asks the kernel for its capabilities. `steps` lists
+//! the steps of the test suite; `suite` runs them and counts the results. `package` builds a Debian
+//! package and a container image, and `book` a book of the documentation. `cpp` builds and tests
+//! the C++ headers, `compat` tests code written for tokio, and `confine` runs a program without
+//! io_uring. `bench` starts the benchmark driver. `os` and `mpi` build and test the separate
+//! workspaces kernel/ and mpi/.
 
 #![forbid(unsafe_code)]
 

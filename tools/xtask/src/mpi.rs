@@ -36,7 +36,6 @@ fn cargo(root: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Describes the missing packages, if any.
 fn absence() -> Option<String> {
     let missing: Vec<_> = packages::MPI
         .iter()
@@ -46,7 +45,6 @@ fn absence() -> Option<String> {
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// Runs `cargo xtask mpi`: builds and tests, or measures with `bench`.
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     match Stop::on_signals() {
         Ok(stop) => packages::install(&packages::MPI, &stop),
@@ -86,10 +84,6 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Checks the formatting of every package.
-///
-/// # Errors
-/// The error of the command.
 pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context.root, &["fmt", "--check"]);
     command.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
@@ -98,7 +92,6 @@ pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     context.run(command)
 }
 
-/// Returns the reason why nothing can be tested here, if there is one.
 fn untestable(context: &Context<'_>) -> Option<String> {
     absence().or_else(|| context.io_uring.clone().err())
 }

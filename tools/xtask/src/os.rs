@@ -19,7 +19,7 @@ const PACKAGES: [&str; 6] = [
     "os-vdso",
 ];
 
-/// Run of the short suite: all programs on two harts.
+/// Name of the run in the short suite, which boots all programs on two harts.
 const SHORT_RUN: &str = "stripped";
 
 fn cargo(context: &Context<'_>, args: &[&str]) -> Command {
@@ -28,10 +28,6 @@ fn cargo(context: &Context<'_>, args: &[&str]) -> Command {
     command
 }
 
-/// Checks the formatting of every package.
-///
-/// # Errors
-/// The error of the command.
 pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context, &["fmt", "--check"]);
     command.args(PACKAGES.iter().flat_map(|name| ["--package", name]));
@@ -68,10 +64,6 @@ pub(crate) fn clippy(context: &Context<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the host programs, the kernel and its programs.
-///
-/// # Errors
-/// The error of the command that failed.
 pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
     if !context.tools.has(Tool::BareTarget) {
         return Ok(());

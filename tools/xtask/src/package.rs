@@ -1,5 +1,5 @@
-//! `cargo xtask package deb`: a Debian package, made by `dpkg-deb` from a tree that is laid out
-//! here; `image`: see `image.rs`.
+//! `cargo xtask package deb`: lays out a file tree and makes a Debian package of it with
+//! `dpkg-deb`. `cargo xtask package image` is in `image.rs`.
 //!
 //! The tree is target/xtask/package. The finished package is unpacked and inspected: it must
 //! contain every promised file, and the command must run from it. As root the package is also
@@ -73,7 +73,6 @@ if [ \"$1\" = purge ]; then
 fi
 ";
 
-/// Introduction of the license text.
 const COPYRIGHT: &str = "Upshift may be used under the Apache License 2.0, which is in /usr/share/common-licenses/Apache-2.0, or under this license, as you like:
 
 ";
@@ -113,7 +112,6 @@ pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
     }
 }
 
-/// The file tree that becomes the package.
 struct Tree(PathBuf);
 
 impl Tree {

@@ -1,4 +1,5 @@
-//! Debian packages that tests and benchmarks use: detection and installation.
+//! Finds out which of the Debian packages that the tests and benchmarks use are installed, and
+//! installs the missing ones.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +20,6 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// Creates a package that the tests need.
     const fn new(name: &'static str, purpose: &'static str, is_installed: fn() -> bool) -> Package {
         Package {
             name,
@@ -57,59 +57,60 @@ impl Package {
     }
 }
 
-/// Program that creates the clean root in which the Debian package is tried.
+/// Program that creates the minimal root file system in which our own Debian package is tested.
 pub(crate) static DEBOOTSTRAP: Package = Package::new(
     "debootstrap",
-    "a clean root for the trial of the Debian package",
+    "creates the minimal root file system in which our own Debian package is tested",
     || host::has_program("debootstrap"),
 );
 
 /// Emulator that runs the kernel's tests.
 pub(crate) static QEMU: Package = Package::new(
     "qemu-system-misc",
-    "the kernel's tests, `qemu-system-riscv64`",
+    "`qemu-system-riscv64`, the emulator that runs the kernel's tests",
     || host::has_program("qemu-system-riscv64"),
 );
 
-/// Program that counts instructions.
 pub(crate) static VALGRIND: Package = Package::new(
     "valgrind",
     "callgrind, which counts the instructions of operations",
     || host::has_program("valgrind"),
 );
 
-static LIBURING: Package = Package::new("liburing-dev", "the benchmarks' peer in C", || {
-    Path::new("/usr/include/liburing.h").exists()
-})
+static LIBURING: Package = Package::new(
+    "liburing-dev",
+    "library for the C program that the benchmarks compare with",
+    || Path::new("/usr/include/liburing.h").exists(),
+)
 .for_benchmarks();
 
 static WRK: Package = Package::new(
     "wrk",
-    "load generator that asks the web server, in its tests",
+    "load generator that sends requests to the web server in its tests",
     || host::has_program("wrk"),
 );
 
 static CURL: Package = Package::new(
     "curl",
-    "client that asks the web server, in its tests",
+    "client that sends requests to the web server in its tests",
     || host::has_program("curl"),
 );
 
 static AB: Package = Package::new(
     "apache2-utils",
-    "`ab`, which asks the web server, in its tests",
+    "`ab`, which sends requests to the web server in its tests",
     || host::has_program("ab"),
 );
 
 static NGHTTP2: Package = Package::new(
     "nghttp2-client",
-    "`h2load` and `nghttp`, which ask the web server, in its tests",
+    "`h2load` and `nghttp`, which send requests to the web server in its tests",
     || host::has_program("h2load"),
 );
 
 static NGINX: Package = Package::new(
     "nginx-light",
-    "the benchmarks' web server to compare with",
+    "web server that the benchmarks compare with",
     || host::has_program("nginx") || Path::new("/usr/sbin/nginx").exists(),
 )
 .for_benchmarks();
@@ -117,26 +118,25 @@ static NGINX: Package = Package::new(
 // `setup` does not install it, because Debian starts it as a service.
 static HAPROXY: Package = Package::new(
     "haproxy",
-    "optional, the proxy of the benchmarks' section `serve`",
+    "optional, the proxy in the section `serve` of the benchmarks",
     || host::has_program("haproxy") || Path::new("/usr/sbin/haproxy").exists(),
 )
 .optional();
 
 pub(crate) static REDIS: Package = Package::new(
     "redis-server",
-    "one of the unmodified servers of the benchmarks",
+    "a server that the benchmarks run without changes to its code",
     || host::has_program("redis-server"),
 )
 .for_benchmarks();
 
 pub(crate) static POSTGRESQL: Package = Package::new(
     "postgresql",
-    "one of the unmodified servers of the benchmarks",
+    "a server that the benchmarks run without changes to its code",
     || Path::new("/usr/lib/postgresql").exists(),
 )
 .for_benchmarks();
 
-/// Message queue server.
 // `setup` does not install it, because it brings Erlang and Debian starts it as a service.
 pub(crate) static RABBITMQ: Package = Package::new(
     "rabbitmq-server",
@@ -145,12 +145,11 @@ pub(crate) static RABBITMQ: Package = Package::new(
 )
 .optional();
 
-/// Go compiler.
 // `setup` does not install it, because it is large and many machines have a newer Go from
 // elsewhere.
 pub(crate) static GO: Package = Package::new(
     "golang-go",
-    "optional, the benchmarks' peer in Go, and compat/go",
+    "optional, builds the Go program that the benchmarks compare with, and compat/go",
     || host::has_program("go"),
 )
 .optional();
@@ -172,25 +171,26 @@ static LIBCLANG: Package = Package::new(
     has_libclang,
 );
 
-/// C++20 compiler.
 pub(crate) static GXX: Package = Package::new(
     "g++",
-    "the tests of the headers of C++20, version 12 or newer",
+    "compiler for the tests of our C++20 headers; needs g++ 12 or newer",
     || host::has_program("g++") || host::has_program("clang++"),
 );
 
-/// Build system that tests and installs our C++20 headers.
-pub(crate) static CMAKE: Package =
-    Package::new("cmake", "the tests of the headers of C++20", || {
-        host::has_program("cmake")
-    });
+pub(crate) static CMAKE: Package = Package::new(
+    "cmake",
+    "build system that tests and installs our C++20 headers",
+    || host::has_program("cmake"),
+);
 
-static LIBASIO: Package = Package::new("libasio-dev", "the benchmarks' peers of C++20", || {
-    Path::new("/usr/include/asio.hpp").exists()
-})
+static LIBASIO: Package = Package::new(
+    "libasio-dev",
+    "library for the C++20 programs that the benchmarks compare with",
+    || Path::new("/usr/include/asio.hpp").exists(),
+)
 .for_benchmarks();
 
-/// Packages that build and start mpi/.
+/// Packages needed to build and start mpi/.
 pub(crate) static MPI: [&Package; 3] = [&OPENMPI, &LIBOPENMPI, &LIBCLANG];
 
 static ALL: [&Package; 20] = [
@@ -226,7 +226,7 @@ fn has_mpi_header() -> bool {
     })
 }
 
-/// Looks in Debian's folders, where the version is part of the folder or file name.
+/// Looks only in Debian's folders, where the version is part of the folder or file name.
 fn has_libclang() -> bool {
     let has = |folder: &Path| {
         std::fs::read_dir(folder).is_ok_and(|entries| {
@@ -259,8 +259,8 @@ pub(crate) fn install_for_tests(stop: &Stop) {
 
 /// Installs these packages. Does nothing unless the user is root and `apt-get` exists.
 pub(crate) fn install(packages: &[&Package], stop: &Stop) {
-    let among = |package: &Package| packages.iter().any(|wanted| wanted.name == package.name);
-    install_if(among, stop);
+    let is_named = |package: &Package| packages.iter().any(|wanted| wanted.name == package.name);
+    install_if(is_named, stop);
 }
 
 /// Installs all missing packages that match. Does nothing unless the user is root and `apt-get`
@@ -270,8 +270,8 @@ pub(crate) fn install_if(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
         .filter(|package| wanted(package))
         .map(|package| package.name)
         .collect();
-    let may = rustix::process::geteuid().is_root() && host::has_program("apt-get");
-    if names.is_empty() || !may {
+    let can_install = rustix::process::geteuid().is_root() && host::has_program("apt-get");
+    if names.is_empty() || !can_install {
         return;
     }
     let apt = |args: &[&str]| {

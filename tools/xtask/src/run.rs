@@ -2,10 +2,9 @@
 //! behind.
 //!
 //! Every process leads its own process group. However the wait ends (exit, time-out, Ctrl-C), the
-//! whole group is killed before the leader is reaped. A hanging test, or a server that a test
-//! leaves running, thus cannot outlive its step. The leader is still a zombie at that moment, so
-//! its group id cannot belong to another process. A process that moves to another group (`setsid`)
-//! escapes.
+//! whole group is killed before the leader is reaped. Therefore neither a hanging test nor a server
+//! that a test leaves running outlives its step. The leader is still a zombie at that moment, so no
+//! other group can have its group id. A process that moves to another group (`setsid`) escapes.
 //!
 //! The wait polls every 10 ms, because steps take seconds and one loop then serves exit, time-out
 //! and signal alike.
@@ -48,11 +47,9 @@ impl Stop {
     }
 }
 
-/// Outcome of a process.
 #[derive(Debug)]
 pub(crate) enum Ending {
     Exited(ExitStatus),
-    /// Killed after its time limit.
     TimedOut(Duration),
     /// Killed after writing nothing for this long.
     Silent(Duration),
@@ -82,7 +79,6 @@ impl Ending {
     }
 }
 
-/// Time limits of a process.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     /// Time from the process's start to its end.
@@ -97,7 +93,6 @@ impl Limits {
     /// in a minute.
     const MAX_SILENCE: Duration = Duration::from_secs(15 * 60);
 
-    /// Creates a limit on the whole time.
     pub(crate) const fn within(whole: Duration) -> Limits {
         Limits {
             whole,
@@ -105,7 +100,7 @@ impl Limits {
         }
     }
 
-    /// Creates the limits of a process that may run while it makes progress.
+    /// Creates the limits of a process that may run as long as it makes progress.
     pub(crate) const fn of_progress() -> Limits {
         Self::within(Duration::MAX)
     }
@@ -232,7 +227,8 @@ mod tests {
         std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()))
     }
 
-    /// Whether the process is gone or a zombie that its new parent has not reaped yet, now or soon.
+    /// Returns whether the process soon is gone, or a zombie that its new parent has not reaped
+    /// yet.
     fn ends(pid: &str) -> bool {
         let since = Instant::now();
         while since.elapsed() < LONG {

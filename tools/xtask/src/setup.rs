@@ -1,9 +1,9 @@
-//! `cargo xtask setup`: the project's requirements beyond cargo itself, their detection and
-//! installation.
+//! `cargo xtask setup`: finds out which requirements of the project are missing, and installs them.
 //!
-//! Detection reads the file system (a toolchain's sysroot, the PATH, /usr/include), so a complete
-//! machine pays for two `rustc --print sysroot` and no download. Installing is tried twice, then
-//! the missing tools are named. Only a missing tool is an error; a missing package is named.
+//! The checks read the file system (a toolchain's sysroot, the PATH, /usr/include), so on a
+//! complete machine they start only two processes, `rustc --print sysroot` for each toolchain, and
+//! download nothing. Each installation is tried twice. A tool that is still missing is an error; a
+//! missing package is only printed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -98,7 +98,6 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Looks for both toolchains; starts one process for each.
     pub(crate) fn find() -> Self {
         Self {
             current: sysroot(Command::new("rustc")),
@@ -135,7 +134,6 @@ impl Tools {
             .is_some_and(|root| root.join("lib/rustlib").join(target).join("lib").exists())
     }
 
-    /// Returns the missing tools.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Tool> {
         Tool::ALL.into_iter().filter(|tool| !self.has(*tool))
     }
@@ -203,7 +201,6 @@ pub(crate) struct CargoProgram {
     purpose: &'static str,
 }
 
-/// Checks the dependencies.
 pub(crate) const DENY: CargoProgram = CargoProgram {
     name: "cargo-deny",
     purpose: "licences, sources and advisories of dependencies",
@@ -252,7 +249,6 @@ pub(crate) fn rust_linker() -> Option<PathBuf> {
     folder.join("ld.lld").exists().then_some(folder)
 }
 
-/// `cargo xtask setup`.
 pub(crate) fn command(root: &Path) -> ExitCode {
     let stop = match Stop::on_signals() {
         Ok(stop) => stop,
@@ -299,7 +295,6 @@ fn retry_once(mut attempt: impl FnMut() -> bool) -> bool {
     attempt() || attempt()
 }
 
-/// Returns cargo's target directory.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }

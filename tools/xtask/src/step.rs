@@ -1,4 +1,4 @@
-//! A step of the suite, its context, and its outcome.
+//! Defines a step of the test suite, what it may use while it runs, and its result.
 
 pub(crate) mod log;
 mod retry;
@@ -13,7 +13,6 @@ use crate::run::{Ending, Limits, Stop, command_line, run};
 use crate::setup::Tools;
 use log::count_tests;
 
-/// A step of the suite; one line of the report.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -30,7 +29,8 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concurrency {
     Whole(&'static str),
-    /// The step's build runs ahead; its tests have the machine to themselves.
+    /// The step's build may be started before the step's turn. Its tests have the machine to
+    /// themselves.
     Build(&'static str, fn(&Context<'_>) -> Result<(), String>),
 }
 
@@ -92,7 +92,6 @@ pub(crate) const fn full(
     }
 }
 
-/// Outcome of a step that did not fail.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// Everything ran and passed; the text is a detail such as a count, or empty.
@@ -101,10 +100,8 @@ pub(crate) enum Done {
     Skipped(String),
 }
 
-/// Outcome of a step; the error is the reason for its failure.
 pub(crate) type Verdict = Result<Done, String>;
 
-/// Environment of a running step.
 pub(crate) struct Context<'a> {
     pub(crate) root: &'a Path,
     /// Target directory of the build; some steps use their own below it.
@@ -206,7 +203,6 @@ impl Context<'_> {
             .map_err(|error| format!("cannot write {}: {error}", self.log.display()))
     }
 
-    /// Returns the log so far.
     pub(crate) fn log_text(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()

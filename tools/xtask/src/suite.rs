@@ -1,11 +1,10 @@
-//! `cargo xtask test`: runs the steps, each within its time limit, and counts. First come the steps
-//! that measure no time, two at once. Then come the other steps, one after another with the machine
-//! to themselves.
+//! `cargo xtask test`: runs the steps, each within its time limit, and counts the results. The
+//! steps that measure no time come first, two at once. Then the other steps run one after another,
+//! with the machine to themselves.
 //!
-//! Invariants: a failed step does not keep the next one from running; a step that did not run in
-//! full is *skipped* and listed, never passed; the last line of standard output is
-//! `N passed, N failed, N skipped`; the whole run ends within its limit, since every process gets
-//! at most the remaining time.
+//! Invariants: steps after a failed step still run. A step that did not run in full counts as
+//! *skipped* and is listed. The last line of standard output is `N passed, N failed, N skipped`.
+//! The whole run ends within its time limit, since every process gets at most the remaining time.
 
 mod lanes;
 
@@ -70,7 +69,6 @@ fn find_step(word: &str) -> Result<&'static Step, String> {
     find(word, &STEPS)
 }
 
-/// Finds a step of `cargo xtask soak`.
 pub(crate) fn find_soak(word: &str) -> Result<&'static Step, String> {
     find(word, &SOAKS)
 }
@@ -90,7 +88,6 @@ fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
     })
 }
 
-/// Verdicts so far, in the order of the steps.
 #[derive(Default)]
 struct Verdicts {
     passed: usize,
@@ -98,7 +95,6 @@ struct Verdicts {
     /// Last lines of each failed step, for the end of the report.
     final_messages: Vec<String>,
     skipped: Vec<String>,
-    /// Tests that passing steps skipped.
     skipped_tests: Vec<String>,
     /// Unstable tests: failed, then passed when they were run again.
     unstable_tests: Vec<String>,
@@ -140,12 +136,10 @@ impl Verdicts {
     }
 }
 
-/// `cargo xtask test`.
 pub(crate) fn command(root: &Path, options: &Options) -> ExitCode {
     run_steps(root, options, &STEPS)
 }
 
-/// `cargo xtask soak`.
 pub(crate) fn soak(
     root: &Path,
     steps: Vec<&'static Step>,
@@ -264,7 +258,6 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     Ok(verdicts.failed.is_empty())
 }
 
-/// A selected step.
 struct Chosen<'a> {
     step: &'a Step,
     /// First half of the step's report line.
@@ -305,7 +298,7 @@ impl Chosen<'_> {
 }
 
 /// Runs the steps, or their builds, that may run concurrently; returns the verdict and duration of
-/// each. A step that completes here is reported at once.
+/// each. A step that runs completely here is reported at once.
 fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Duration)> {
     let jobs = chosen.iter().enumerate().filter_map(|(index, chosen)| {
         let concurrency = chosen.step.concurrency?;
@@ -349,7 +342,6 @@ fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Ve
     by_place.collect()
 }
 
-/// Duration of a step.
 struct Durations {
     run: Duration,
     /// Duration of the build that ran beside other steps.

@@ -1,4 +1,4 @@
-//! The table of peers, with the source and the arguments of each peer.
+//! Lists the peers, with the source and the arguments of each.
 
 use crate::build::Source::{self, Bench, C, Cpp, Go, Installed, Root, Script};
 
@@ -10,7 +10,6 @@ pub(crate) struct Peer {
     pub(super) args: &'static [&'static str],
 }
 
-/// Upshift's name in the tables.
 pub(crate) const UPSHIFT: &str = "upshift";
 /// Upshift's C++ headers.
 pub(crate) const UPSHIFT_CPP: &str = "upshift-cpp";
@@ -20,7 +19,6 @@ pub(crate) const READINESS: &str = "upshift-readiness";
 pub(crate) const KURO: &str = "kuro-design";
 /// Peer with threads instead of coroutines.
 pub(crate) const THREADS: &str = "threads";
-/// tokio's `current_thread`.
 pub(crate) const TOKIO: &str = "tokio-ct";
 /// tokio's `multi_thread`.
 pub(crate) const TOKIO_MT: &str = "tokio-mt";
@@ -38,7 +36,7 @@ pub(crate) const PAPERS: [&str; 9] = [
     GO_HTTP,
     THREADS,
 ];
-/// The lower bound: C over io_uring without a runtime.
+/// The lower bound: a program in C that uses io_uring without a runtime.
 pub(crate) const RAW_C: &str = "c-uring";
 /// Programs of the section `cpp`. `threads` and C over io_uring have no coroutines.
 pub(crate) const CPP: [&str; 7] = [
@@ -52,7 +50,6 @@ pub(crate) const CPP: [&str; 7] = [
 ];
 /// Servers without a runtime, which are not candidates for the best peer.
 pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
-/// Servers of the section `single`.
 pub(crate) const SINGLE: [&str; 3] = [UPSHIFT, TOKIO, THREADS];
 /// Servers that serve only pages.
 pub(super) const NO_MATRIX: [&str; 5] = [
@@ -110,7 +107,6 @@ pub(crate) const SERVERS: &[Peer] = &[
     peer("c-epoll", C("epoll", &[]), &[]),
 ];
 
-/// Microbenchmarks.
 pub(crate) const MICRO: &[Peer] = &[
     peer(UPSHIFT, Bench("micro-upshift"), &[]),
     peer("tokio-ct", Bench("micro-tokio"), &[]),
@@ -159,7 +155,6 @@ pub(crate) const SCHED: &[Peer] = &[peer("sched", Bench("bench-sched"), &[])];
 
 /// axum on Upshift, without levels.
 pub(crate) const AXUM_UPSHIFT: &str = "axum on upshift";
-/// axum on tokio's current_thread.
 pub(crate) const AXUM_TOKIO: &str = "axum on tokio";
 /// axum on tokio's multi_thread with one worker.
 pub(crate) const AXUM_TOKIO_MT: &str = "axum on tokio-mt";

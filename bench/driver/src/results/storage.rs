@@ -1,8 +1,8 @@
-//! Files of the results: saving, loading and deleting a section, and adopting the results of an
-//! earlier run.
+//! Saves, loads and deletes the results of a section, each in its own file, and adopts the results
+//! of an earlier run.
 //!
 //! A section has the file `results/NAME.json`, so that a run replaces only its own sections. The
-//! file has a line for each cell, with all runs rather than their median and extremes.
+//! file has a line for each cell, and contains all runs rather than their median and extremes.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::{Cell, Figure, Results, SectionResults, push_once};
 use crate::section::Section;
 
-/// Returns the path of a section's file.
 fn file(folder: &Path, section: &str) -> PathBuf {
     folder.join("results").join(format!("{section}.json"))
 }
@@ -80,7 +79,6 @@ impl SectionResults {
         Ok(out)
     }
 
-    /// Writes the file of the section into `folder`.
     pub(crate) fn save(&self, folder: &Path, section: &str) -> Result<(), String> {
         let file = file(folder, section);
         let text = self.json().map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
-//! The sections `plaintext`, `pipelined`, `matrix` and `single`: every server under the same closed
-//! loops.
+//! The sections `plaintext`, `pipelined`, `matrix` and `single`: measures every server under the
+//! same closed loops, in which a connection sends its next request after the reply.
 
 use upshift_load::Work;
 
@@ -12,25 +12,21 @@ use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::section::Section;
 
-/// Numbers of connections in the plaintext section.
 const PLAINTEXT: [usize; 4] = [16, 64, 256, 1000];
 /// Orders of the matrices.
 const ORDERS: [usize; 3] = [8, 12, 20];
 /// Numbers of connections in the matrix section.
 const MATRIX: [usize; 5] = [8, 32, 64, 128, 512];
 
-/// Returns the name of a plaintext load.
 fn plaintext_case(connections: usize) -> String {
     format!("{connections} connections")
 }
 
-/// Returns the name of a matrix load.
 fn matrix_case(n: usize, connections: usize) -> String {
     let s = if connections == 1 { "" } else { "s" };
     format!("n = {n}, {connections} connection{s}")
 }
 
-/// Runs one of the sections in this file.
 pub(super) fn run(
     section: Section,
     results: &mut SectionResults,
@@ -107,7 +103,6 @@ pub(super) fn admit(
     checked.is_ok()
 }
 
-/// Runs one load on every server.
 pub(super) fn run_load(
     results: &mut SectionResults,
     options: &Options,
@@ -121,7 +116,6 @@ pub(super) fn run_load(
     rounds::run(results, case, &entries, options);
 }
 
-/// Returns the goals of the section `plaintext`.
 pub(super) fn plaintext(section: &SectionResults) -> Vec<Goal> {
     let goals = |connections| {
         let case = plaintext_case(connections);
@@ -157,7 +151,6 @@ pub(super) fn plaintext(section: &SectionResults) -> Vec<Goal> {
     PLAINTEXT.into_iter().flat_map(goals).collect()
 }
 
-/// Returns the goals of the section `pipelined`.
 pub(super) fn pipelined(section: &SectionResults) -> Vec<Goal> {
     let own = section.values(&plaintext_case(64), UPSHIFT, Run::cpu);
     let goal = at_most("64 connections: CPU per request ≤ 0.32 µs", 1.0, "µs");
@@ -167,7 +160,6 @@ pub(super) fn pipelined(section: &SectionResults) -> Vec<Goal> {
     ]
 }
 
-/// Returns the goals of the section `matrix`.
 pub(super) fn matrix(section: &SectionResults) -> Vec<Goal> {
     let mut goals = Vec::new();
     let rate = |run: &Run| run.per_second / 1e3;
@@ -192,7 +184,6 @@ pub(super) fn matrix(section: &SectionResults) -> Vec<Goal> {
     goals
 }
 
-/// Returns the goals of the section `single`.
 pub(super) fn single(section: &SectionResults) -> Vec<Goal> {
     let goal = |n| {
         let case = matrix_case(n, 1);

@@ -1,5 +1,5 @@
-//! The section `conserve`: how long a ready task waits while one of two workers computes and the
-//! other idles.
+//! The section `conserve`: measures how long a ready task waits while one of two workers computes
+//! and the other is idle.
 //!
 //! The programs print the samples of each kind. p50 and p99 are medians over the rounds; the p99 of
 //! a round is the largest of its 35 samples.
@@ -13,7 +13,6 @@ use crate::peers::{BuiltPrograms, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross_table, quantities_and_runtimes};
 
-/// Kinds of waits that have goals.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
 /// Upshift without preemption. The waiting coroutine is as urgent as the computing one, less
 /// urgent, or more urgent.
@@ -27,7 +26,6 @@ pub(crate) struct Samples {
     samples: Vec<u64>,
 }
 
-/// Runs all programs once.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     for program in built.of(TWO_WORKERS) {
         let all = figures::output::<Samples>(results, options, &program, "conserve", None);
@@ -51,7 +49,7 @@ fn quantile(samples: &[u64], quantile: f64) -> f64 {
 }
 
 impl Samples {
-    /// Returns the figures of the round: p50, p99 and the largest sample.
+    /// Returns p50, p99 and the largest sample.
     pub(crate) fn figures(&self) -> [Figure; 3] {
         [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(words, rank)| {
             let ns = quantile(&self.samples, rank);

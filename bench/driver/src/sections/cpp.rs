@@ -1,5 +1,5 @@
-//! The section `cpp`: the same two servers on Upshift's C++ headers, on the Rust runtime below
-//! these headers, and on other C++20 libraries.
+//! The section `cpp`: measures the same two servers on Upshift's C++ headers, on the Rust runtime
+//! below these headers, and on other C++20 libraries.
 
 use upshift_load::Work;
 

@@ -1,4 +1,5 @@
-//! The sections `vcpus` and `levels`: more vCPUs than CPUs, and eight levels at overload.
+//! The sections `vcpus` and `levels`: measures more vCPUs (workers with their own run queues) than
+//! CPUs, and requests of eight levels of urgency at overload.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -30,25 +31,20 @@ const CAPACITY_CASE: &str = "capacity: twice the closed loop offered, one level"
 const ALONE_CASE: &str = "level 0 alone, its share of the load";
 /// Load of eight levels above the [capacity](CAPACITY_CASE).
 const OVERLOAD_CASE: &str = "8 levels, 130 % of capacity";
-/// The same total load at one level.
 const ONE_LEVEL_CASE: &str = "the same load at one level";
 
-/// Connections to each address.
 const CONNECTIONS: usize = 16;
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// Returns the row's name for a level.
 fn level_row(level: u8) -> String {
     format!("level {level}")
 }
 
-/// Returns the row's name for a number of vCPUs.
 fn vcpus_row(vcpus: usize) -> String {
     format!("upshift --vcpus {vcpus}")
 }
 
-/// Runs the section `vcpus`.
 pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let programs = [2, 5].into_iter().filter_map(|n| {
         let vcpus = n.to_string();
@@ -62,7 +58,6 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
     rounds::run(results, VCPUS_CASE, &entries, options);
 }
 
-/// Runs the section `levels`.
 pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let args = ["matrix-server", "--vcpus", "1", "--pin", "0"];
     let Some(program) = built.upshift(&args) else {
@@ -141,7 +136,6 @@ struct TwoClients {
 }
 
 impl TwoClients {
-    /// Runs the client of the first address to its end.
     fn drive_first(&self, address: SocketAddr) -> Result<Run, String> {
         let mut command = Command::new(&self.client.file);
         command.args(&self.client.args);
@@ -278,7 +272,6 @@ impl ClientFigures {
     }
 }
 
-/// Returns the goals of the section `vcpus`.
 pub(super) fn vcpus(section: &SectionResults) -> Vec<Goal> {
     let rate = |n| section.values(VCPUS_CASE, &vcpus_row(n), |run| run.per_second / 1e3);
     let what = "2.5 × more vCPUs than CPUs: rate ≥ that of as many / 1.2";
@@ -308,7 +301,6 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// Returns the goals of the section `levels`.
 pub(super) fn levels(section: &SectionResults) -> Vec<Goal> {
     let p99 = |case, level| section.values(case, &level_row(level), Run::p99);
     let total = |case| section.values(case, "total", |run| run.per_second / 1e3);

@@ -1,5 +1,5 @@
-//! The section `micro` runs each runtime's program, pinned to CPU 0 and unpinned. The section
-//! `multi` measures spawning, yielding, waking and channels on two workers.
+//! The sections `micro` and `multi`. `micro` runs the microbenchmarks of each runtime, pinned to
+//! CPU 0 and unpinned. `multi` measures spawning, yielding, waking and channels on two workers.
 
 use crate::figures;
 use crate::goal::{Goal, Values, at_most};
@@ -8,7 +8,6 @@ use crate::peers::{BuiltPrograms, CONSERVE_ONLY, MICRO, TWO_WORKERS, UPSHIFT};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross_table, quantities_and_runtimes};
 
-/// Runs all built programs.
 pub(super) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     for program in built.of(MICRO) {
         for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
@@ -17,7 +16,6 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
 }
 
-/// Runs all programs with two workers that `multi` compares.
 pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let mut programs = built.of(TWO_WORKERS);
     programs.retain(|(id, _)| !CONSERVE_ONLY.contains(&id.as_str()));
@@ -81,7 +79,6 @@ fn best_peer<'a>(section: &'a SectionResults, bench: &str) -> Option<&'a Figure>
     peers.min_by(|a, b| a.ns.total_cmp(&b.ns))
 }
 
-/// Returns the goals of `micro`.
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |(bench, words, limit, unit): (&str, &str, f64, &'static str)| {
         at_most(format!("{words}: ≤ {limit} {unit}"), 1.0, unit).cell(

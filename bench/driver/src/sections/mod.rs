@@ -1,4 +1,5 @@
-//! The runs, tables and goals of the sections, with a file or a folder for each kind of section.
+//! Runs the sections, formats their tables, and defines their goals. Each kind of section has a
+//! file or a folder.
 
 mod assign;
 pub(crate) mod closed;
@@ -27,8 +28,8 @@ use crate::table::{cells, format_value, mean, spread, text};
 
 /// Measures one section; `None` if nothing could be measured.
 ///
-/// Each round measures all cells of the section once. A section drops the rounds that would exceed
-/// its time limit, but never the first [`MIN_ROUNDS`].
+/// Each round measures all cells of the section once. The rounds that would exceed the time limit
+/// are skipped, but never the first [`MIN_ROUNDS`].
 pub(crate) fn run(
     section: Section,
     options: &Options,
@@ -103,7 +104,6 @@ pub(crate) fn run(
     Some(results)
 }
 
-/// Measures all cells of a section once.
 fn one_round(
     section: Section,
     results: &mut SectionResults,
@@ -150,7 +150,6 @@ pub(crate) fn goals(results: &Results) -> Vec<SectionGoals> {
     Section::ALL.map(of).into()
 }
 
-/// Returns the goals of a section, with their figures.
 fn goals_of(section: Section) -> fn(&SectionResults) -> Vec<Goal> {
     match section {
         Section::Plaintext => closed::plaintext,
@@ -186,7 +185,6 @@ pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
     drawn.into_iter().filter_map(plot).collect()
 }
 
-/// Formats the tables of a section in Markdown.
 pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
     let each = |table: &dyn Fn(&str) -> String| -> String {
         found.cases().into_iter().map(table).collect()

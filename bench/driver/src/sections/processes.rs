@@ -1,5 +1,5 @@
-//! The section `processes`: an urgent server beside a batch process that burns every CPU, with and
-//! without the daemon.
+//! The section `processes`: measures an urgent server beside a batch process that burns the time of
+//! every CPU, with and without the daemon.
 //!
 //! The server is Upshift's spin server at level 2 on CPU 0. It receives 1,000 requests per second,
 //! of 100 µs each, from CPU 1. The batch has two workers per CPU, which never wait. The client runs
@@ -27,20 +27,18 @@ use crate::server::Server;
 /// Time limit for the messages of the daemon and of the batch.
 const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Name of the only case.
 const CASE: &str = "level 2, 1 k/s of 100 µs, beside 2 × CPUs burning";
-/// Row of the server alone.
 const ALONE: &str = "alone";
 /// Row without a remedy.
 const PLAIN: &str = "beside the batch";
 /// Row in which the batch has the smallest share that a nice value gives.
 const NICE: &str = "beside the batch at nice 19";
-/// Row in which server and batch have joined the daemon.
+/// Row in which server and batch have joined the daemon; the *board* is the memory that they share
+/// with it.
 const DAEMON: &str = "beside the batch, both on the board";
 /// Row in which only the server has joined; the batch consists of ordinary threads.
 const THREADS: &str = "beside threads that have not joined, the server on the board";
 
-/// Returns the row name of the batch's work.
 fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
@@ -77,14 +75,12 @@ const RUNS: [Neighbour; 5] = [
 /// Configuration in which programs that have not joined count as level 32.
 const BYSTANDERS: &str = "bystander_level = 32\n";
 
-/// Settings of one run.
 #[derive(Clone)]
 struct Load {
     beside: Neighbour,
     time: Duration,
 }
 
-/// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let server = |board| {
         let args = ["spin-server", "--vcpus", "1", "--pin", "0", "--level", "2"];
@@ -154,7 +150,6 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon with this configuration.
     pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
         // The folder is private, because the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
@@ -210,7 +205,6 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.0.pid()
     }

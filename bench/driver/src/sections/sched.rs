@@ -1,5 +1,5 @@
 //! The section `sched`: policies in user space that schedule processes. A separate program
-//! (`bench/sched`) measures them; this file has the goals and the published claims.
+//! (`bench/sched`) measures them; this file defines the goals and judges the published claims.
 
 use crate::claim::{self, Claim, Finding};
 use crate::figures;
@@ -17,7 +17,6 @@ const MACHINE: &str = "machine";
 /// Published slices, in µs.
 const SLICES: [u32; 3] = [50, 20, 5];
 
-/// Runs the program once.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let Some(program) = built.of(SCHED).pop() else {
         return;
@@ -82,7 +81,6 @@ fn claims(section: &SectionResults) -> Vec<Claim> {
     claims
 }
 
-/// Returns the goals.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let of = |bench: &str, peer: &str| section.figure_values(bench, peer);
     let elevation = of("elevation: two switches, µs", MACHINE);

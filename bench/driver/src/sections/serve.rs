@@ -1,14 +1,14 @@
-//! The section `serve`: one axum application on two runtimes, urgent requests at overload, and
-//! files.
+//! The section `serve`: measures one axum application on two runtimes, urgent requests at overload,
+//! and the serving of files.
 //!
-//! Server on CPU 0, client on CPU 1. The mixed load has two clients in this process: one sends the
-//! urgent tenth of the requests (`Priority: u=0`), the other sends the rest; both are open loops.
-//! "Capacity" is the throughput of a closed loop of 64 connections with the same request on the
-//! same server.
+//! The server is on CPU 0, the client on CPU 1. The mixed load has two clients in this process. One
+//! sends the urgent tenth of the requests (`Priority: u=0`), the other sends the rest; both send at
+//! fixed times. "Capacity" is the throughput of a server with 64 connections, each of which sends
+//! the same request again after the reply.
 //!
 //! The mixed load is also sent to the alternatives that users of tokio have: a second runtime,
-//! `spawn_blocking`, HAProxy in front of processes ([`haproxy`]). These and axum on Upshift with
-//! levels receive 120 % of the capacity of plain axum on tokio, so that all of them see the same
+//! `spawn_blocking`, or HAProxy in front of processes ([`haproxy`]). These and axum on Upshift with
+//! levels receive 120 % of the capacity of plain axum on tokio, so that all of them get the same
 //! requests.
 
 mod alternatives;
@@ -37,7 +37,6 @@ use crate::server::Server;
 pub(crate) use alternatives::table as alternatives;
 use haproxy::{Backends, Deployed};
 
-/// A closed loop of JSON requests.
 const JSON_CASE: &str = "axum, JSON, 64 connections";
 /// Closed loop with answers that cost the server several times as much CPU time as the client, so
 /// that the client, which also has one CPU, is not the limit.
@@ -48,7 +47,6 @@ const ORDERS_80_CASE: &str = "axum, JSON of 30 orders, 80 % of capacity";
 const CAPACITY_CASE: &str = "computing, closed loop, 64 connections";
 /// The urgent tenth alone.
 const IDLE_CASE: &str = "computing, the urgent tenth alone";
-/// The mixed load.
 const OVERLOAD_CASE: &str = "computing, 120 % of capacity, a tenth urgent";
 /// Files, by size in bytes.
 const FILES: [(&str, usize); 2] = [
@@ -58,18 +56,15 @@ const FILES: [(&str, usize); 2] = [
 
 const SERVE: &str = "upshift serve";
 
-/// Share of urgent requests.
 const URGENT: f64 = 0.1;
 const OVERLOAD: f64 = 1.2;
 /// SCHED_FIFO priority of the client that sends urgent requests.
 const CLIENT: u8 = 45;
 
-/// Returns the row name of a server's urgent requests in the mixed load.
 fn urgent_row(server: &str) -> String {
     format!("{server}: u=0")
 }
 
-/// Returns the row name of a server's other requests in the mixed load.
 fn rest_row(server: &str) -> String {
     format!("{server}: the rest")
 }
@@ -137,7 +132,6 @@ impl Drive for Mixed {
     }
 }
 
-/// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
     let made = std::fs::create_dir_all(&folder).and_then(|()| {
@@ -322,7 +316,6 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
     plot
 }
 
-/// Returns the goals of the web server.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let against = |what: &str, case: &str, of: fn(&Run) -> f64| {
         let [own, tokio] = [OURS, TOKIO].map(|server| section.values(case, server, of));

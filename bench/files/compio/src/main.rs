@@ -1,4 +1,4 @@
-//! File benchmarks on compio, over io_uring, with its defaults.
+//! File benchmarks on compio, which uses io_uring, with its default settings.
 
 use std::net::TcpStream;
 use std::os::fd::{FromRawFd, IntoRawFd};

@@ -1,6 +1,6 @@
-//! File benchmarks with blocking calls. The default variant has a thread per task. The variant
-//! `pool` has one thread that hands each operation to a thread pool and is notified when the
-//! operation ends, as in runtimes without io_uring.
+//! File benchmarks with blocking calls. The default variant has a thread per task. In the variant
+//! `pool`, one thread hands each operation to a thread pool and is notified when the operation
+//! ends, as in runtimes without io_uring.
 
 mod pool;
 
@@ -19,7 +19,6 @@ use bench_kit::files::{
     pattern, shuffled, small_file, sum_words, word,
 };
 
-/// State shared by the tasks of an operation.
 struct Shared {
     plan: Plan,
     next: AtomicU64,
@@ -117,7 +116,6 @@ impl Task {
         true
     }
 
-    /// Runs operations on this thread until the end of the measurement.
     fn run(&mut self) -> Times {
         let until = self.shared.until();
         let mut times = Times::default();
@@ -139,7 +137,6 @@ fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
         .collect()
 }
 
-/// Runs each task on its own thread.
 fn threads(tasks: Vec<Task>) -> Times {
     let mut all = Times::default();
     let threads: Vec<_> = tasks

@@ -1,4 +1,4 @@
-//! A thread pool with one queue, and the loop of the thread that keeps the pool busy.
+//! Implements a thread pool with one queue, and the loop of the thread that keeps the pool busy.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -15,7 +15,6 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Pool(Arc<(Mutex<VecDeque<Job>>, Condvar)>);
 
 impl Pool {
-    /// Starts a pool with `threads` threads.
     pub(crate) fn new(threads: usize) -> Pool {
         let pool = Pool(Arc::default());
         for _ in 0..threads {
@@ -40,7 +39,6 @@ impl Pool {
         }
     }
 
-    /// Queues a job.
     pub(crate) fn submit(&self, job: Job) {
         let (jobs, available) = &*self.0;
         jobs.lock().expect("no panic while locked").push_back(job);

@@ -1,6 +1,6 @@
-//! File benchmarks on `tokio::fs`, runtime `current_thread`. Positional reads and writes are calls
-//! of the standard library under `spawn_blocking`, which favours tokio, because tokio's `File`
-//! would seek on the pool, then read on the pool, and copy.
+//! File benchmarks on `tokio::fs`, with the runtime `current_thread`. Reads and writes at a
+//! position are calls of the standard library under `spawn_blocking`. This favours tokio, because
+//! its own `File` would seek on the pool, then read on the pool, and copy.
 
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! File benchmarks on Upshift. All tasks have level 0, except the bulk writes at level 40.
+//! File benchmarks on Upshift. All tasks have level 0 (the most urgent), except the bulk writes at
+//! level 40.
 
 use std::net::TcpStream;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The section `files`: the work on files, which is the same for every peer, and its output.
+//! Defines the work of the section `files`, which is the same for every peer, and its output.
 //!
 //! A program is called with an operation and measures it:
 //! `PROGRAM OPERATION --dir DIR --seconds S --tasks N [--direct] [--once]`. The driver creates the

@@ -1,4 +1,4 @@
-//! The command line of the programs in the section `files`, and the modes in which they open files.
+//! Parses the command line of the programs in the section `files`, and opens files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

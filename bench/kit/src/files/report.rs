@@ -1,4 +1,4 @@
-//! Times of operations and CPU time, and the line in which a program prints them.
+//! Records the times of operations and the CPU time, and prints the line that reports them.
 
 use std::time::{Duration, Instant};
 

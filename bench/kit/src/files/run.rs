@@ -1,4 +1,4 @@
-//! The operations of the section `files`, on any single-threaded runtime.
+//! Runs the operations of the section `files` on any single-threaded runtime.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! Microbenchmarks of compio, with its defaults. There is no tuned variant, since ring flags affect
-//! only the wake across threads.
+//! Microbenchmarks of compio, with its default settings. There is no tuned variant, because ring
+//! flags would affect only the wake across threads.
 
 use std::future::Future;
 use std::time::Duration;

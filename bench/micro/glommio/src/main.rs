@@ -1,4 +1,4 @@
-//! Microbenchmarks of glommio, with its defaults.
+//! Microbenchmarks of glommio, with its default settings.
 
 mod workers;
 

@@ -1,5 +1,5 @@
-//! The measurement `conserve` on two executors. A task never leaves its executor, so the second
-//! executor cannot help.
+//! Runs the measurement `conserve` on two executors. A task never leaves its executor, so the
+//! second executor cannot help.
 
 use std::future::{Future, pending};
 use std::os::fd::{FromRawFd, IntoRawFd};
@@ -54,7 +54,6 @@ impl Conserve for Glommio {
     }
 }
 
-/// Measures on one executor beside an idle one.
 pub(crate) fn run() {
     let idle = LocalExecutorBuilder::new(Placement::Unbound).spawn(pending::<()>);
     let _idle = idle.expect("an executor can be built");

@@ -1,7 +1,7 @@
-//! Microbenchmarks of may: stackful coroutines on one worker, and on two in the part `two-threads`,
-//! where the scheduler places both ends of a channel freely. may has no cancellable timer. Memory
-//! is measured with 20,000 coroutines, because each maps a stack and the kernel limits the number
-//! of mappings.
+//! Microbenchmarks of may, which has stackful coroutines. They run on one worker, or on two in the
+//! part `two-threads`, where the scheduler chooses the worker of both ends of a channel. may has no
+//! timer that can be cancelled. Memory is measured with 20,000 coroutines, because each maps a
+//! stack and the kernel limits the number of mappings.
 
 use bench_kit::micro::{Part, Samples, parse_part, print_figure, resident_bytes};
 use may::coroutine::yield_now;

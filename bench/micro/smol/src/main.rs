@@ -1,5 +1,5 @@
-//! Microbenchmarks of smol: async-executor and async-io. The measuring future is a task itself and
-//! runs inside `executor.run(…)`, as in a server.
+//! Microbenchmarks of smol, that is, of async-executor and async-io. The measuring future is a task
+//! itself and runs inside `executor.run(…)`, as in a server.
 
 mod workers;
 

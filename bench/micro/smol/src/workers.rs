@@ -1,4 +1,4 @@
-//! The measurements `conserve` and `multi` on two threads that run one executor. A channel of
+//! Runs the measurements `conserve` and `multi` on two threads with one executor. A channel of
 //! capacity 1 replaces a oneshot channel.
 
 use std::future::{Future, pending};

@@ -24,7 +24,6 @@ enum Waits {
     Epoll,
 }
 
-/// Runs the benchmarks.
 pub(crate) fn conserve() {
     for (waits, peer) in [
         (Waits::Alone, "a thread"),
@@ -175,7 +174,6 @@ fn timerfd(time: Duration) -> std::fs::File {
     timer
 }
 
-/// Waits until the descriptor is readable.
 fn epoll_wait(fd: &impl AsRawFd) {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,

@@ -1,4 +1,4 @@
-//! The measurements `conserve` and `multi` on two workers of the multi-thread runtime.
+//! Runs the measurements `conserve` and `multi` on two workers of the multi-thread runtime.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;
@@ -77,7 +77,7 @@ impl Multi for Tokio {
     }
 }
 
-/// Runs the benchmarks; the main thread is not one of the workers.
+/// The main thread is not one of the workers.
 pub(crate) fn run(part: TwoWorkers) {
     let mut builder = Builder::new_multi_thread();
     let built = builder.worker_threads(2).enable_all().build();

@@ -1,5 +1,5 @@
-//! Microbenchmarks of Upshift: the benchmarks of every peer, and two that only Upshift has,
-//! `reprio` of a queued coroutine and `need_preempt`. Levels are in use, as in every program.
+//! Microbenchmarks of Upshift: those of every peer, and two that only Upshift has, `reprio` (a
+//! queued coroutine changes its level) and `need_preempt`. Levels are in use, as in every program.
 
 mod workers;
 

@@ -1,6 +1,7 @@
-//! The measurements `conserve` and `multi` on two vCPUs. `conserve` is measured with another
-//! coroutine that is as urgent as the neighbour, less urgent, or more urgent, each on inline and on
-//! preemptible vCPUs. `multi` is measured on inline vCPUs.
+//! Runs the measurements `conserve` and `multi` on two vCPUs (workers with their own run queues).
+//! In `conserve` the other coroutine is as urgent as the neighbour, less urgent, or more urgent.
+//! Each case is measured without preemption (*inline* vCPUs) and with it (*preemptible* vCPUs).
+//! `multi` is measured without preemption.
 
 use std::future::Future;
 use std::os::unix::net::UnixStream;

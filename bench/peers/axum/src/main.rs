@@ -3,10 +3,10 @@
 //! `/orders?count=` with an array of the given length. `/matrix?n=` computes, without a hint to
 //! either runtime.
 //!
-//! The other variants give requests with `Priority: u=0` precedence at `/matrix`, with the means of
-//! each runtime. `levels` uses a level per request on Upshift. On tokio, `two-nice` and `two-idle`
+//! The other variants prefer requests with `Priority: u=0` at `/matrix`, by the means of each
+//! runtime. `levels` uses a level per request on Upshift. On tokio, `two-nice` and `two-idle`
 //! compute the other requests on a second runtime, and `blocking-rest` computes them on a bounded
-//! pool. `blocking` computes all requests by `spawn_blocking` with its default of 512 threads.
+//! pool. `blocking` computes all requests by `spawn_blocking`, which has 512 threads by default.
 
 use std::io;
 
@@ -200,7 +200,6 @@ fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()
     })
 }
 
-/// The response of a handler that computes on another thread.
 type Computed = Result<Json<Product>, StatusCode>;
 
 /// Computes urgent requests on the runtime that accepts connections, and all other requests on a

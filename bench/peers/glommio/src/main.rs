@@ -1,4 +1,4 @@
-//! Plaintext and matrix servers on glommio: one local executor, with its defaults.
+//! Plaintext and matrix servers on one local executor of glommio, with its default settings.
 
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd};

@@ -1,4 +1,4 @@
-//! Plaintext and matrix servers on may: stackful coroutines, one worker.
+//! Plaintext and matrix servers on may, which has stackful coroutines, with one worker.
 //!
 //! may has no bounded channel. The matrix server uses two unbounded queues, which favours may.
 

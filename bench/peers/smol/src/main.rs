@@ -1,4 +1,4 @@
-//! Plaintext and matrix servers on smol: async-executor and async-io. Each thread runs
+//! Plaintext and matrix servers on smol, that is, on async-executor and async-io. Each thread runs
 //! `block_on(executor.run(…))`.
 
 use std::io;

@@ -9,7 +9,6 @@ use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 
-/// Size of a thread's stack in bytes.
 const STACK: usize = 128 * 1024;
 
 fn main() -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The dispatcher: sockets, and the turns of the workers.
+//! The thread that handles the sockets and lets the workers run in turn.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ const LISTENER: u64 = u64::MAX;
 struct Connection {
     stream: TcpStream,
     frames: Frames,
-    /// Replies that the socket has not accepted yet.
+    /// Bytes that the socket has not accepted yet.
     output: Vec<u8>,
 }
 
@@ -124,7 +124,6 @@ fn turn(shared: &Shared) {
     }
 }
 
-/// Sends pending replies until the socket's buffer is full.
 fn send(connection: &mut Connection) {
     while !connection.output.is_empty() {
         match connection.stream.write(&connection.output) {

@@ -1,6 +1,6 @@
-//! The preemptive server that was published with the priority elevation trick (Yasukata and
-//! Ishiguro, APSys 2024), reproduced from its design on `upshift-elevate`: the spin protocol over
-//! ordinary sockets, one CPU, with all threads in SCHED_FIFO.
+//! A preemptive server that was published with the priority elevation trick (Yasukata and Ishiguro,
+//! APSys 2024), reproduced from its design on `upshift-elevate`. It serves requests that burn CPU
+//! time over ordinary sockets, on one CPU, with all threads in SCHED_FIFO.
 //!
 //! | thread | priority | does |
 //! |---|---|---|
@@ -8,17 +8,17 @@
 //! | 128 workers | 1, elevated 3 | compute; an elevated worker runs until the queue is empty |
 //! | switcher | 4 | demotes the worker whose timer, armed before each request, expires |
 //!
-//! These properties are as published: the numbers of workers and of queued requests, and the order
-//! of the steps in the dispatcher's turn.
+//! The numbers of workers and of queued requests, and the order of the steps in the dispatcher's
+//! turn, are as published.
 //!
-//! Differences: the slice is 100 µs; the published slice is 5 µs. On a virtual machine a timer
-//! costs about 20 µs, so a worker with a slice of 5 µs would compute nothing, and a long request
-//! would never end. An idle worker sleeps in a futex; the published worker yields. An idle
-//! dispatcher sleeps in `epoll_wait`; the published dispatcher polls its network card. An idle
-//! server therefore leaves the CPU alone, and an idle worker is started by a wake-up instead of an
-//! elevation, which is one system call in either case. If the queue is full, requests stay in their
-//! socket. The queues have mutexes in which threads sleep, so a worker may be demoted while it
-//! holds one. The trick has no levels; a reply repeats the level of its request.
+//! Differences: the slice is 100 µs instead of 5 µs. On a virtual machine a timer costs about 20
+//! µs, so a worker with a slice of 5 µs would compute nothing, and a long request would never end.
+//! An idle worker sleeps in a futex, whereas the published worker yields. An idle dispatcher sleeps
+//! in `epoll_wait`, whereas the published dispatcher polls its network card. An idle server
+//! therefore leaves the CPU to others, and an idle worker is started by a wake-up instead of an
+//! elevation; each is one system call. If the queue is full, requests stay in their socket. Threads
+//! sleep while they wait for the mutex of a queue, so a worker may be demoted while it holds one.
+//! The trick has no levels; a reply repeats the level of its request.
 
 mod dispatcher;
 mod worker;
@@ -50,10 +50,9 @@ const DISPATCHER: Priority = Priority::of::<2>();
 const ELEVATED: Priority = Priority::of::<3>();
 const SWITCHER: Priority = Priority::of::<4>();
 
-/// A request, with the number of its connection.
+/// With the number of its connection.
 type Job = (usize, Request);
 
-/// The state that all threads share.
 struct Shared {
     requests: Mutex<VecDeque<Job>>,
     served: Mutex<Vec<Job>>,

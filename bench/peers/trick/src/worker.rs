@@ -1,4 +1,5 @@
-//! Workers, which compute, and the switcher, which demotes a worker at the end of its slice.
+//! Runs the workers, which compute, and the switcher, which demotes a worker at the end of its
+//! slice.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -69,7 +70,6 @@ pub(crate) fn set_timer(timer: &impl AsFd, ns: i64) {
     let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &value);
 }
 
-/// Runs the loop of a worker's thread.
 pub(crate) fn serve(shared: &Shared, worker: &Worker) -> ! {
     loop {
         while !worker.is_busy() {
@@ -89,7 +89,6 @@ fn next(shared: &Shared) -> Option<crate::Job> {
     lock(&shared.requests).pop_front()
 }
 
-/// Runs the loop of the switcher's thread.
 pub(crate) fn switch(shared: &Shared) -> ! {
     let mut expired = [0; 8];
     loop {

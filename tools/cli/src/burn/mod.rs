@@ -1,7 +1,6 @@
-//! `upshift burn`: background work that takes all the CPU it gets, and reports the amount done.
-//!
-//! The command stands for a batch job beside a server. Work is counted in CPU time burnt by loops
-//! of fixed length, so the report is independent of other load on the CPUs.
+//! `upshift burn`: uses all the CPU time it gets, as a batch job beside a server does, and reports
+//! how much work it did. Work is counted in loops of fixed length, so that other load on the CPUs
+//! does not change the unit.
 
 mod args;
 mod run;

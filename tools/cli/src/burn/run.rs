@@ -19,11 +19,9 @@ use crate::choice::Model;
 /// CPU time burnt between two checks for the end or for more urgent work.
 const PIECE: Duration = Duration::from_micros(100);
 
-/// State shared by the workers.
 #[derive(Debug)]
 struct Burn {
     burner: Burner,
-    /// Number of pieces burnt.
     pieces: AtomicU64,
     stop: Arc<AtomicBool>,
 }
@@ -37,7 +35,6 @@ impl Burn {
     }
 }
 
-/// Burns CPU time until the duration has passed or a signal arrives.
 pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     let cpus = if args.pin.is_empty() {
         machine::allowed_cpus()

@@ -1,8 +1,9 @@
-//! `upshift calibrate`: the cost of a switch and of a timer on this machine, and missing
-//! privileges.
+//! `upshift calibrate`: measures how long a switch between threads and a timer take on this
+//! machine.
 //!
-//! Takes well under a second, during which ordinary threads do not get the measured CPU. Without
-//! the right to use SCHED_FIFO it prints the missing privilege with its remedy, and fails.
+//! The measurement takes well under a second, during which ordinary threads do not get the measured
+//! CPU. Without the right to use SCHED_FIFO, the command prints the missing privilege with its
+//! remedy, and fails.
 
 mod args;
 mod run;

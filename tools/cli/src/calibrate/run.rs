@@ -1,4 +1,4 @@
-//! Probes the rights, measures switches and timers, and prints both.
+//! Checks the privileges, measures switches and timers, and prints the result.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,7 +10,6 @@ use super::args::CalibrateArgs;
 use super::show::{switches, timers};
 use upshift_report::number::micros;
 
-/// Runs `upshift calibrate`.
 pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
     let rights = Rights::probe();
     let permitted = rights.highest.is_some();

@@ -1,4 +1,4 @@
-//! Formats the figures as tables.
+//! Formats the measured times as tables.
 
 use upshift_elevate::Calibration;
 

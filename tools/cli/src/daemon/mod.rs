@@ -1,4 +1,4 @@
-//! `upshift daemon`: the machine-wide scheduler in the foreground.
+//! `upshift daemon`: runs the machine-wide scheduler in the foreground.
 
 mod args;
 mod run;

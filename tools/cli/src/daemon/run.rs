@@ -10,7 +10,6 @@ use upshift_daemon::{Assign, Config, Daemon, Fitting, default_socket};
 
 use super::args::DaemonArgs;
 
-/// Runs the daemon, checks a configuration, or queries the running daemon.
 pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
     if args.status {
         return status(args);
@@ -117,7 +116,6 @@ fn check(args: &DaemonArgs) -> Result<()> {
     Ok(())
 }
 
-/// Largest number of processes listed for a rule.
 const MAX_LISTED: usize = 50;
 
 /// Lists the processes that currently get their level from a rule, one per line.

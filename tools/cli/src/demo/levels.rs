@@ -1,8 +1,9 @@
 //! Part 1: eight priority levels at overload.
 //!
 //! Eight addresses with levels 0, 8, …, 56 get equal shares of 130 % of the server's capacity, in
-//! open loop. With strict priorities the most urgent level must not be affected. Its latency is
-//! compared with its latency alone, and with the latency of the same load at one level.
+//! open loop (requests leave at fixed times, whether or not earlier ones were answered). With
+//! strict priorities the overload must not affect the most urgent level. Its latency is compared
+//! with its latency without the other levels, and with the latency of the same load at one level.
 
 use anyhow::Result;
 use upshift_load::scenario::{LEVELS, ONE_LEVEL, OVERLOAD, OVERLOAD_SIZE};
@@ -12,7 +13,6 @@ use super::part::{Line, Part, Row};
 use super::stage::{Server, Stage};
 use upshift_report::number::integer;
 
-/// Connections to each address.
 const CONNECTIONS: usize = 8;
 /// Requests per second for each level while the capacity is measured, more than any server takes.
 const FLOOD_RATE: f64 = 50_000.0;

@@ -1,12 +1,12 @@
-//! `upshift demo`: the benchmarks' quick run of three parts, judged line by line, with one HTML
-//! file at the end.
+//! `upshift demo`: a short version of the benchmarks in three parts. Each result line gets a
+//! verdict, and the demo ends by writing one HTML report.
 //!
 //! | module | concern |
 //! |---|---|
-//! | `args`, `run` | the flags; the parts in their order, each repeated once if it was disturbed |
-//! | `stage` | placement on CPUs, child processes that never outlive the demo, one measurement |
+//! | `args`, `run` | the flags; runs the parts, and repeats a part that other programs disturbed |
+//! | `stage` | places the processes on CPUs, ends all child processes, and measures |
 //! | `levels`, `preemption`, `processes` | the parts |
-//! | `part` | the result of a part: runs, lines with verdicts; on the terminal |
+//! | `part` | the result of a part (its runs, and lines with verdicts), and how it is printed |
 //! | `page` | the report as HTML |
 
 mod args;
@@ -21,7 +21,7 @@ mod stage;
 pub(crate) use args::DemoArgs;
 pub(crate) use run::demo;
 
-/// Creates a report of several classes, each given as p50, p99, p99.9.
+/// Creates a report of several classes, each given by its p50, p99 and p99.9.
 #[cfg(test)]
 pub(crate) fn sample(classes: &[[f64; 3]]) -> upshift_load::Report {
     let group = |&[p50, p99, p999]: &[f64; 3]| upshift_load::GroupReport {

@@ -1,4 +1,4 @@
-//! Formats the report as one HTML file.
+//! Formats the demo's report as one HTML file.
 
 use upshift_report::Page;
 
@@ -35,7 +35,6 @@ pub(crate) fn page(facts: &[(&str, String)], parts: &[Part]) -> String {
     page.html()
 }
 
-/// Formats a line with its verdict.
 fn format_line(line: &Line) -> String {
     match line.verdict {
         // The text contains the verdict.

@@ -1,4 +1,4 @@
-//! The result of a part: the latencies of its runs, and lines that compare two of them.
+//! The result of a part of the demo: the latencies of its runs, and lines that compare two runs.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -21,7 +21,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Creates a row of the plot.
     pub(crate) fn new(name: impl Into<String>, group: &GroupReport, colour: usize) -> Row {
         Row {
             name: name.into(),
@@ -72,7 +71,6 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A sentence of the result.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) verdict: Verdict,
@@ -88,7 +86,6 @@ impl Line {
         }
     }
 
-    /// Creates a line with the reason why a run is missing.
     pub(crate) fn missing(text: impl Into<String>) -> Line {
         Line {
             verdict: Verdict::Missing,
@@ -155,7 +152,6 @@ impl Part {
         }
     }
 
-    /// Returns the rows as a table.
     pub(crate) fn table(&self) -> Table {
         let heads = [
             "<run", "served/s", "p50", "?p90", "p99", "?p99.9", "max", "waiting",
@@ -189,7 +185,6 @@ impl Part {
         plot
     }
 
-    /// Writes table and verdicts for the terminal.
     pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         let rule = "═".repeat(self.title.chars().count());
         writeln!(out, "\n{}\n{rule}\n", self.title)?;

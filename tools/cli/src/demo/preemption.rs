@@ -1,4 +1,4 @@
-//! Part 2: a few long requests among many short ones, preemption off and on.
+//! Part 2: a few long requests among many short ones, with preemption off and on.
 //!
 //! One vCPU; one request in 200 burns 25 ms of CPU, the others 25 µs, all at the same level.
 //! Without preemption a request that arrives during a long request waits until the long request

@@ -1,4 +1,5 @@
-//! Part 3: an urgent server and a batch process that burns every CPU, without and with the daemon.
+//! Part 3: an urgent server, and a batch process that takes all the time of every CPU, without and
+//! with the daemon.
 //!
 //! The server answers 1,000 requests per second at level 2 on one CPU; the batch has two coroutines
 //! per CPU that compute at level 40 without end. To the kernel the two processes are equal. With
@@ -11,7 +12,6 @@ use upshift_load::{GroupReport, Report};
 use super::part::{Line, Part, Row};
 use super::stage::{Interrupted, Stage};
 
-/// Results of one run.
 struct Run {
     name: &'static str,
     load: Report,

@@ -1,8 +1,8 @@
 //! Runs the parts in order, prints them, and writes the report.
 //!
-//! A part is disturbed if it fails, or if other programs use more than [`MAX_FOREIGN_SHARE`] of the
-//! CPUs meanwhile. It is repeated once, and the quieter run counts. The report appears under its
-//! name only when it is complete, so Ctrl-C leaves an older report alone.
+//! A part counts as disturbed if it fails, or if other programs use more than [`MAX_FOREIGN_SHARE`]
+//! of the CPUs meanwhile. It is repeated once, and the quieter run counts. The report replaces an
+//! older one only when it is complete, so Ctrl-C leaves the older report unchanged.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,7 +20,6 @@ use super::part::{Line, Part};
 use super::stage::{Interrupted, Stage};
 use super::{levels, preemption, processes};
 
-/// Function that runs a part.
 type Run = fn(&mut Stage) -> Result<Part>;
 const PARTS: [(&str, Run); 3] = [
     ("eight levels at overload", levels::run),
@@ -28,7 +27,6 @@ const PARTS: [(&str, Run); 3] = [
     ("an urgent server beside a batch process", processes::run),
 ];
 
-/// Share of the CPUs above which other programs disturb a part.
 const MAX_FOREIGN_SHARE: f64 = 0.1;
 
 /// Runs the demo. A signal is not an error; the exit code is then 128 + the signal's number.
@@ -110,7 +108,6 @@ fn run_with_retry(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<P
     Ok(part)
 }
 
-/// CPU time used so far.
 struct CpuUsage {
     all: CpuTimes,
     own: Duration,

@@ -1,4 +1,5 @@
-//! Common base of the parts: CPUs for server and client, child processes, one measurement.
+//! Runs the measurements of the demo's parts: chooses the CPUs for server and client, starts child
+//! processes, and drives a server with a load.
 //!
 //! Every child is this same program with other arguments. No child outlives the demo, because
 //! dropping a handle ends its child, and the kernel kills the child if the demo itself is killed
@@ -43,7 +44,6 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// State of the running demo.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) quick: bool,
@@ -101,7 +101,6 @@ impl Stage {
         }
     }
 
-    /// Fails after a signal has arrived.
     pub(crate) fn check_signal(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -230,7 +229,6 @@ impl Stage {
         }
     }
 
-    /// Drives a server with `plan`, from the client's CPU.
     pub(crate) fn measure(&self, name: &str, server: &Server, mut plan: Plan) -> Result<Report> {
         self.show_progress(&format!("  {name} …"));
         plan.pin = self.client;
@@ -252,7 +250,6 @@ impl Stage {
     }
 }
 
-/// A child that runs until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Program {
     child: Child,
@@ -283,14 +280,12 @@ impl Program {
         }
     }
 
-    /// Returns the text of the program's standard error, after its end.
     fn stderr_text(&mut self) -> String {
         let text = self.stderr.take().and_then(|thread| thread.join().ok());
         text.unwrap_or_default().trim().to_owned()
     }
 }
 
-/// A server process.
 #[derive(Debug)]
 pub(crate) struct Server {
     program: Program,
@@ -299,7 +294,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Stops the server as [`Program::stop`] does.
     pub(crate) fn stop(self, stage: &Stage) -> Result<()> {
         self.program.stop(stage).map(drop)
     }

@@ -1,4 +1,5 @@
-//! `upshift doctor`: features that work on this machine, and remedies for the rest, on one screen.
+//! `upshift doctor`: shows on one screen which features work on this machine, and remedies for the
+//! rest.
 //!
 //! Every feature is tried rather than derived from versions. The command takes a few milliseconds
 //! and changes nothing.

@@ -1,4 +1,4 @@
-//! Examines the machine and prints the findings.
+//! Tries the features of this machine and prints the findings.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

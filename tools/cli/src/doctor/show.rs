@@ -1,4 +1,4 @@
-//! Formats the findings as text, one line each, and as JSON.
+//! Formats the findings as text, one line each, or as JSON.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::args::DoctorArgs;
 use crate::wrap::wrap;
 
-/// Verdict on a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Ok,
@@ -25,7 +24,6 @@ impl Health {
     }
 }
 
-/// A feature, the verdict on it, and the reason.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) feature: &'static str,

@@ -1,5 +1,5 @@
-//! `upshift documents`, hidden: man pages and completions, from the definition of the command
-//! line itself. `cargo xtask package deb` calls it.
+//! `upshift documents`, a hidden command: writes man pages and completions from the definition of
+//! the command line. `cargo xtask package deb` calls it.
 
 mod args;
 mod run;

@@ -10,7 +10,6 @@ use clap_complete::Shell;
 use super::args::DocumentsArgs;
 use crate::args::Cli;
 
-/// Writes `man1/upshift*.1` and `completions/`.
 pub(crate) fn documents(args: &DocumentsArgs) -> Result<()> {
     let man = args.directory.join("man1");
     let completions = args.directory.join("completions");

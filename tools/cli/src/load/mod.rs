@@ -1,4 +1,4 @@
-//! `upshift load`: load for a server, its throughput and latency.
+//! `upshift load`: puts load on a server, and measures its throughput and latency.
 
 mod args;
 mod measuring;

@@ -1,4 +1,4 @@
-//! `upshift load`: turns flags into a plan, runs it, prints the result.
+//! Runs `upshift load`: turns flags into a plan, executes it, and prints the result.
 //!
 //! Ctrl-C ends the run early, prints the measurements so far and exits with 130. A run with errors
 //! prints its result too, and then fails with the first error.
@@ -16,7 +16,6 @@ use upshift_load::{Group, Outcome, Pace, Plan, Report, Work, run};
 use super::args::{LoadArgs, LoadCommonArgs, LoadWork};
 use super::show::{cpu_line, lag_line, table};
 
-/// Runs the load that the flags describe.
 pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

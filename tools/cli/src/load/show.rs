@@ -1,11 +1,10 @@
-//! The result of a load as a table and two sentences.
+//! Formats the result of a load as a table and two sentences.
 
 use upshift_load::{GroupReport, Report};
 
 use upshift_report::Table;
 use upshift_report::number::{integer, micros};
 
-/// Returns the table that `upshift load` prints.
 pub(crate) fn table(report: &Report) -> Table {
     let mut table = Table::new(
         format!(
@@ -47,7 +46,6 @@ pub(crate) fn lag_line(report: &Report) -> String {
     }
 }
 
-/// Returns the CPU time as a sentence.
 pub(crate) fn cpu_line(report: &Report) -> String {
     let server = match report.server_cpu_us {
         Some((user, sys)) => format!(

@@ -12,7 +12,7 @@ use super::args::{PolicyName, SchedArgs};
 use super::tasks::Spec;
 use crate::values;
 
-/// Reads the text of the timetable, before anything is elevated.
+/// Reads the timetable before any process is elevated.
 pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
     match (&args.file, args.policy) {
         (Some(file), PolicyName::Table) => fs::read_to_string(file)
@@ -29,7 +29,6 @@ pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
     }
 }
 
-/// Creates the policy.
 pub(super) fn policy(
     args: &SchedArgs,
     specs: &[Spec],

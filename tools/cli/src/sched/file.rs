@@ -1,6 +1,6 @@
-//! The configuration file of `upshift sched`: a TOML table whose keys are the long names of the
-//! options, and `policy` and `file` for the first two words. The contents of the file are put
-//! before the words of the command line, so that both pass the same checks.
+//! Reads the configuration file of `upshift sched`: a TOML table whose keys are the long names of
+//! the options, and `policy` and `file` for the first two arguments. Its contents are inserted
+//! before the command line's arguments, so that both pass the same checks.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,9 +1,9 @@
-//! `upshift sched`: unmodified processes under a policy written in user space.
+//! `upshift sched`: runs unmodified processes under a scheduling policy in user space.
 //!
 //! | module | concern |
 //! |---|---|
 //! | `args`, `file` | the command line, and options from a file |
-//! | `run` | the engine, signals, the end |
+//! | `run` | runs the scheduler, handles signals, ends |
 //! | `tasks` | the scheduled processes: pids, commands to start, the policy's argument of each |
 //! | `choice` | the policy with its parameters |
 //! | `show` | live line, table, JSON |

@@ -1,10 +1,10 @@
-//! Runs until all processes have ended, the duration has passed, or a signal arrives.
+//! Runs the scheduler until all processes have ended, the duration has passed, or a signal arrives.
 //!
-//! The engine runs on its own thread, with a higher priority than the tasks. The main thread waits
-//! for signals and prints. The main thread is elevated, too, because otherwise tasks that compute
-//! on every CPU would delay its response to a signal until they let ordinary threads in. Dropping
-//! the engine demotes the threads that it has elevated; if this process dies, the *guardian*, a
-//! forked process, demotes them.
+//! The engine, which switches the tasks, runs on its own thread with a higher priority than they
+//! have. The main thread waits for signals and prints. It is elevated to SCHED_FIFO, too, because
+//! otherwise tasks that compute on every CPU would delay its response to a signal until they let
+//! ordinary threads run. Dropping the engine demotes the threads that it has elevated. If this
+//! process dies, the *guardian*, a forked process, demotes them.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write as _};
@@ -97,8 +97,6 @@ impl Files {
     }
 }
 
-/// Runs `upshift sched` until all processes have ended, the duration has passed, or a signal
-/// arrives.
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     if args.has_unread_file() {
         bail!("--config: give it once, written out, with the name of one file");

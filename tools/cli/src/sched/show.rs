@@ -11,10 +11,9 @@ use super::args::SchedArgs;
 use upshift_report::Table;
 use upshift_report::number::{integer, micros};
 
-/// Maximum width of the live line, in columns.
+/// In columns.
 const WIDTH: usize = 100;
 
-/// Formats the progress as one line.
 pub(super) fn line(report: &Report) -> String {
     let mut line = format!(
         "{} {:.0} s  {} switches, late {} p99",
@@ -36,7 +35,7 @@ fn us(ns: u64) -> String {
     micros(ns as f64 / 1e3)
 }
 
-/// Prints the result. `floor` is the length of this machine's shortest timer.
+/// Prints the result. `floor` is the shortest time for which a timer of this machine can be set.
 pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {

@@ -1,4 +1,4 @@
-//! The scheduled processes: processes named by pid or selected, and commands to start.
+//! Collects the processes to schedule: processes named by pid or selected, and commands to start.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -16,7 +16,6 @@ use crate::values;
 /// Time that started commands have to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A task of the command line.
 #[derive(Debug)]
 pub(super) struct Spec {
     pub(super) label: String,
@@ -49,17 +48,15 @@ impl Spec {
 /// The way in which a process became a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The user named its pid.
     Named,
     /// The process matches a selection. Any user may start such a process, and make it impossible
     /// to schedule.
     Matched,
-    /// `upshift sched` started the process.
     Started,
 }
 
 impl Origin {
-    /// Tells whether a task that fails with this error is left out, instead of ending the run.
+    /// Whether a task that fails with this error is left out, instead of ending the run.
     pub(super) fn tolerates(self, error: &SchedError) -> bool {
         let has_ended = matches!(error, SchedError::NoSuchProcess(_));
         match self {
@@ -219,7 +216,6 @@ impl Tasks {
         Ok(started)
     }
 
-    /// Returns the process of a task.
     pub(super) fn pid(&self, spec: &Spec) -> i32 {
         let id = match spec.source {
             Source::Pid(pid) | Source::Matched(pid) => return pid,

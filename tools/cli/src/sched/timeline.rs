@@ -1,5 +1,5 @@
-//! Draws a trace as SVG: a row for each task, a bar for each time it was in front, pale stripes
-//! for the times at which the CPUs were open to ordinary threads.
+//! Draws a trace as SVG: a row for each task, a bar for each time it ran, and pale stripes for the
+//! times at which ordinary threads could run.
 //!
 //! Long runs show their last [`MAX_BARS`] bars.
 
@@ -19,7 +19,7 @@ const COLOURS: [&str; 8] = [
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#8c6d31", "#555555",
 ];
 
-/// A stretch of time on one CPU.
+/// A time for which a task ran on one CPU.
 struct Bar {
     task: usize,
     cpu: usize,
@@ -27,7 +27,6 @@ struct Bar {
     to: u64,
 }
 
-/// Draws the trace.
 pub(super) fn svg(report: &Report, trace: &Trace) -> String {
     let (mut bars, open) = bars_and_open_times(report, trace);
     let cut = bars.len().saturating_sub(MAX_BARS);

@@ -1,4 +1,5 @@
-//! `upshift serve`: the server of `upshift-serve`, with signals and messages for its operator.
+//! `upshift serve`: runs the web server of the crate `upshift-serve`, and handles signals and
+//! messages for its operator.
 
 mod args;
 mod run;

@@ -143,7 +143,6 @@ fn report(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints addresses and endpoints on standard output.
 fn announce(urls: &[String], config: &Config) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());

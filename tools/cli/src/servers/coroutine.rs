@@ -1,9 +1,10 @@
-//! Common parts of the coroutine servers: the runtime, the listeners, the end.
+//! Code that all coroutine servers share: creates the runtime, listens, accepts connections, and
+//! ends on a signal.
 //!
-//! The main coroutine has level 0, so that SIGTERM is obeyed under any load. Each address has a
-//! coroutine that accepts at the level of its connections. At overload, background connections thus
-//! wait to be accepted, just as their requests wait to be served. When the main coroutine returns,
-//! dropping the runtime cancels all other coroutines and their I/O.
+//! The main coroutine has level 0, the most urgent one, so that SIGTERM is obeyed under any load.
+//! Each address has a coroutine that accepts connections at their level. At overload, background
+//! connections therefore wait to be accepted, just as their requests wait to be served. When the
+//! main coroutine returns, dropping the runtime cancels all other coroutines and their I/O.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -25,11 +26,9 @@ const BACKLOG: u32 = 4096;
 /// Pause after a failed accept.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// A connection and its origin.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    /// Level of the connection's coroutines.
     pub(super) level: Level,
 }
 
@@ -113,7 +112,6 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Waits for the first of several signals.
 async fn any_signal(signals: &mut [Signal]) -> io::Result<()> {
     let mut waits: Vec<_> = signals
         .iter_mut()

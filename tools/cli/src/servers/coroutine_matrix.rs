@@ -1,4 +1,5 @@
-//! The matrix server with three coroutines per connection: receive, compute, send.
+//! The matrix server, with three coroutines for each connection: one receives, one computes, one
+//! sends.
 //!
 //! Two bounded queues of [`QUEUE`] frames connect the coroutines, which have the level of the
 //! connection. A client that never reads fills the outgoing queue, then the incoming queue, then
@@ -20,7 +21,6 @@ use super::coroutine::{self, Client};
 /// Frames that each of the two queues of a connection holds.
 const QUEUE: usize = 16;
 
-/// Serves squares of matrices with three coroutines per connection: receive, compute, send.
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
     coroutine::run("matrix-server", args, start)
 }

@@ -10,7 +10,6 @@ use upshift_load::requests::Requests;
 use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
-/// Serves `Hello, World!` with a coroutine per connection.
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
     coroutine::run("plaintext-server", args, |client| {
         let level = client.level;

@@ -1,4 +1,5 @@
-//! The spin server: each request is a coroutine of its own, at the level that the request names.
+//! The spin server, whose requests burn CPU time: each request is a coroutine of its own, at the
+//! level that the request names.
 //!
 //! A connection always has one coroutine that receives, at the level of the connection. When that
 //! coroutine has received a request, it spawns its successor, which continues to receive. The first
@@ -37,7 +38,6 @@ const OUTSTANDING: usize = 256;
 /// Number of connections closed because of invalid input.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// State shared by the requests of a connection.
 struct Connection {
     output: Mutex<OwnedWriteHalf>,
     outstanding: AtomicUsize,
@@ -57,7 +57,6 @@ struct Receiver {
     frames: Frames,
 }
 
-/// Serves requests that burn CPU time.
 pub(crate) fn serve(args: &ServerArgs, burner: Burner) -> Result<()> {
     coroutine::run("spin-server", args, move |client| start(client, burner))
 }
@@ -80,7 +79,6 @@ fn start(client: Client, burner: Burner) {
     });
 }
 
-/// Starts the coroutine that receives the next request.
 fn receive(receiver: Receiver) {
     let level = receiver.connection.level;
     // A refused spawn means that the server is ending or out of memory; the connection is closed.

@@ -1,4 +1,4 @@
-//! Messages of a server that listens, or cannot.
+//! Prints the addresses of a server, or advice if it cannot listen.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! `upshift matrix-server`, `plaintext-server` and `spin-server`: servers to measure, on the
+//! `upshift matrix-server`, `plaintext-server` and `spin-server`: servers for measurements, on the
 //! Upshift runtime.
 
 mod args;

@@ -7,7 +7,6 @@ use upshift_load::{Burner, machine};
 use super::args::ServerArgs;
 use super::{coroutine_matrix, coroutine_plaintext, coroutine_spin};
 
-/// Service of a test server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
     /// Squares of matrices
@@ -18,7 +17,6 @@ pub(crate) enum Service {
     Spin,
 }
 
-/// Runs a server until a signal ends it.
 pub(crate) fn serve(service: Service, args: &ServerArgs) -> Result<()> {
     machine::raise_file_limit();
     match service {

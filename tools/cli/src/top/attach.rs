@@ -1,6 +1,6 @@
-//! Discovery of observable processes, and requests to them: one line out, one line of JSON back.
-//!
-//! Answers are bounded in size and time, since any process may have created the socket.
+//! Finds the processes that can be observed, and sends requests to them: a request is one line, the
+//! answer one line of JSON. Answers are bounded in size and time, since any process may have
+//! created the socket.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -17,9 +17,7 @@ use upshift::trace::Timeline;
 pub(super) const NO_PROCESS: &str = "no process of yours is observable: start one with UPSHIFT_OBSERVE=1 \
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 
-/// Largest size of an answer in bytes.
 const MAX_ANSWER: u64 = 8 << 20;
-/// Time limit of an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Largest size of a timeline in bytes: a quarter of a million events take 12 MiB.
@@ -30,7 +28,6 @@ const RECORDING_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) pid: u32,
-    /// Command line of the process.
     pub(super) command: String,
     stream: BufReader<UnixStream>,
 }
@@ -45,7 +42,6 @@ pub(super) fn peers() -> Result<Vec<Peer>> {
 }
 
 impl Peer {
-    /// Attaches to a process.
     pub(super) fn of_pid(pid: u32) -> Result<Peer> {
         let mut all = sockets().context("cannot look for processes")?;
         all.extend(sockets_of(pid));
@@ -66,7 +62,6 @@ impl Peer {
         })
     }
 
-    /// Requests a snapshot.
     pub(super) fn fetch(&mut self) -> Result<View> {
         self.ask("metrics", MAX_ANSWER, ANSWER_TIMEOUT)
     }
@@ -78,7 +73,6 @@ impl Peer {
         Ok(())
     }
 
-    /// Ends the recording and returns it.
     pub(super) fn end_recording(&mut self) -> Result<Timeline> {
         let recording: Recording = self.ask("timeline", MAX_RECORDING, RECORDING_TIMEOUT)?;
         Ok(recording.timeline)

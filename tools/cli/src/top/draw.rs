@@ -1,6 +1,5 @@
-//! Draws the page of a process, the help, and the message for a window that is too small.
-//!
-//! The functions turn figures into cells and have no other effect.
+//! Draws the page of a process, the help, and the message for a window that is too small. The
+//! functions only fill the terminal's cells and have no other effect.
 
 use ratatui::Frame as Canvas;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -20,7 +19,6 @@ const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
 const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
 /// Width from which the line of a vCPU includes its rate of polls.
 const WIDE: usize = 100;
-/// Cells of a bar.
 const BAR: usize = 20;
 
 pub(super) fn bold() -> Style {
@@ -49,13 +47,11 @@ pub(super) fn check_size(to: &mut Canvas<'_>) -> bool {
     false
 }
 
-/// Draws the page before the first interval is over.
 pub(super) fn first_interval(to: &mut Canvas<'_>, pid: u32) {
     let text = format!("looking at process {pid} …");
     to.render_widget(Paragraph::new(text), to.area());
 }
 
-/// Draws the page of a process.
 pub(super) fn process(to: &mut Canvas<'_>, frame: &Frame, settings: &Settings) {
     let area = to.area();
     let vcpus: Vec<&Vcpu> = frame.vcpus.iter().filter(|vcpu| vcpu.active).collect();
@@ -128,7 +124,6 @@ fn draw_states(to: &mut Canvas<'_>, area: Rect, frame: &Frame) {
     to.render_widget(Paragraph::new(lines), area);
 }
 
-/// Formats a vCPU as a line.
 fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
     let cells = |share: f64| (share * BAR as f64).round() as usize;
     let polling = cells(vcpu.polling).min(BAR);
@@ -265,7 +260,6 @@ fn draw_routes(to: &mut Canvas<'_>, area: Rect, frame: &Frame, scroll: usize) {
     to.render_widget(Table::new(rows, widths).header(title.style(head())), area);
 }
 
-/// Draws the line of keys.
 pub(super) fn footer(to: &mut Canvas<'_>, area: Rect, settings: &Settings) {
     let pause = if settings.paused { "go on" } else { "pause" };
     let text =
@@ -299,7 +293,6 @@ const HELP: [&str; 23] = [
     "any key closes this",
 ];
 
-/// Draws the keys and columns over the page.
 pub(super) fn help(to: &mut Canvas<'_>) {
     let area = to.area();
     let width = 68.min(area.width);

@@ -1,4 +1,4 @@
-//! Draws the list of processes, and the page of the machine.
+//! Draws the list of processes, and the page of the whole machine.
 
 use ratatui::Frame as Canvas;
 use ratatui::layout::{Constraint, Layout};
@@ -11,7 +11,6 @@ use super::figures::age;
 use super::machine::{CPU_COLUMNS, Machine, VCPU_COLUMNS, levels};
 use super::settings::Settings;
 
-/// Draws the list of processes.
 pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, selected: usize) {
     let [title, list, keys] = Layout::vertical([
         Constraint::Length(2),
@@ -57,7 +56,6 @@ pub(super) fn choose(to: &mut Canvas<'_>, peers: &[Peer], has_machine: bool, sel
     );
 }
 
-/// Draws the state of the daemon.
 pub(super) fn machine(
     to: &mut Canvas<'_>,
     now: &Machine,

@@ -1,4 +1,4 @@
-//! [`Frame`]: activity between two snapshots, in the rows that are shown.
+//! Computes the activity of a process between two snapshots, as a [`Frame`] of table rows.
 
 use serde::Serialize;
 use upshift::metrics::Metrics;
@@ -10,7 +10,6 @@ use super::attach::Peer;
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Frame {
     pub(super) pid: u32,
-    /// Name of the runtime.
     pub(super) name: String,
     pub(super) command: String,
     /// Version of the library in the process.
@@ -26,7 +25,6 @@ pub(super) struct Frame {
     pub(super) preemption: Preemption,
     /// Duration above which a poll is a stall; 0 if stalls are not detected.
     pub(super) stall_limit_ns: u64,
-    /// Number of stalls since the start.
     pub(super) stalls: u64,
     pub(super) longest_polls: Vec<Poll>,
     /// Named work, such as the requests of a route; the names that took most time come first.
@@ -81,7 +79,6 @@ pub(super) struct Vcpu {
     /// Number of times that the completion queue had overflowed, since the start.
     pub(super) overflows: u64,
     pub(super) running: Option<u8>,
-    /// Name of the polled work.
     pub(super) work: Option<String>,
     /// Spawn location of the polled coroutine, and the duration of the poll so far.
     pub(super) location: Option<String>,
@@ -99,7 +96,6 @@ pub(super) struct Preemption {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Poll {
-    /// Name of the work.
     pub(super) work: Option<String>,
     pub(super) location: String,
     pub(super) id: String,
@@ -122,7 +118,6 @@ pub(super) struct Route {
     /// Median time from the first poll to the end, in this interval.
     pub(super) p50_ns: u64,
     pub(super) p99_ns: u64,
-    /// Longest poll since the start.
     pub(super) longest_poll_ns: u64,
 }
 
@@ -157,12 +152,10 @@ fn clean(text: &str) -> String {
 }
 
 impl Level {
-    /// Titles of the columns.
     pub(super) const COLUMNS: [&'static str; 8] = [
         "level", "ready", "run", "polls/s", "CPU", "wait p50", "wait p99", "starved",
     ];
 
-    /// Returns the cells of a row.
     pub(super) fn cells(&self) -> [String; 8] {
         [
             self.level.to_string(),
@@ -277,11 +270,9 @@ impl Frame {
 }
 
 impl Route {
-    /// Titles of the columns; the name comes last.
     pub(super) const COLUMNS: [&'static str; 7] =
         ["level", "active", "done/s", "CPU", "p50", "p99", "longest"];
 
-    /// Returns the cells of a row.
     pub(super) fn cells(&self) -> [String; 7] {
         [
             self.level.to_string(),
@@ -335,12 +326,10 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// Formats a share as a percentage.
 pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Formats an age.
 pub(super) fn age(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {

@@ -1,4 +1,4 @@
-//! The live pages: time, keys, and the current page.
+//! Runs the interactive view: queries the process, handles keys, and draws the current page.
 //!
 //! One thread queries the process once per interval and waits for keys in between. A process that
 //! does not answer delays the keys by two seconds at most, and ends the view.
@@ -21,17 +21,12 @@ const KEY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Intervals in ms that + and - step through.
 const INTERVALS: [u64; 6] = [100, 250, 500, 1000, 2000, 5000];
 
-/// Initial page.
 pub(super) enum Start {
-    /// The list of processes.
     Choose,
-    /// A process.
     Process(Box<Peer>),
-    /// The whole machine.
     Machine,
 }
 
-/// A page and its state.
 enum Page {
     Choose {
         peers: Vec<Peer>,
@@ -75,7 +70,6 @@ impl Page {
         })
     }
 
-    /// Queries the process or the daemon again.
     fn refresh(&mut self) -> Result<()> {
         match self {
             Page::Choose {

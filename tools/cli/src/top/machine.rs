@@ -1,4 +1,5 @@
-//! The whole machine: the *census*, which is the state that `upshift daemon` reports.
+//! Shows the whole machine: fetches the *census*, the state that `upshift daemon` reports, and
+//! formats it as tables.
 
 use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
@@ -56,7 +57,6 @@ pub(super) struct Vcpu {
     pub(super) wins: u64,
 }
 
-/// Requests the census from the daemon.
 pub(super) fn fetch() -> Result<Machine> {
     let socket = upshift_board::client::find().ok_or_else(|| {
         anyhow!("no `upshift daemon` listens here: start one (`upshift help daemon`)")
@@ -77,7 +77,7 @@ fn parse(json: String) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Titles of the columns of [`Machine::cpu_cells`]; `<` marks left-aligned columns.
+/// `<` marks left-aligned columns.
 pub(super) const CPU_COLUMNS: [&str; 6] = [
     "CPU",
     "switches/s",
@@ -86,7 +86,6 @@ pub(super) const CPU_COLUMNS: [&str; 6] = [
     "<levels",
     "<runs",
 ];
-/// Titles of the columns of [`Machine::vcpu_cells`].
 pub(super) const VCPU_COLUMNS: [&str; 9] = [
     "PID", "user", "ceiling", "CPU", "running", "band", "wins", "<levels", "<command",
 ];
@@ -106,7 +105,6 @@ pub(super) fn levels(bitmap: u64) -> String {
 }
 
 impl Machine {
-    /// Returns a row for each CPU.
     pub(super) fn cpu_cells(&self, before: Option<&Machine>) -> impl Iterator<Item = [String; 6]> {
         self.cpus.iter().map(move |cpu| {
             [
@@ -154,14 +152,12 @@ impl Machine {
         }
     }
 
-    /// Returns the process that has this session number.
     fn process(&self, session: u32) -> Option<&Process> {
         self.processes
             .iter()
             .find(|process| process.session == session)
     }
 
-    /// Returns the winner of a CPU, as text.
     fn winner(&self, cpu: &Cpu) -> String {
         match cpu.winner.and_then(|session| self.process(session)) {
             Some(process) => format!("{} {}", process.pid, process.command),
@@ -169,7 +165,6 @@ impl Machine {
         }
     }
 
-    /// Returns the daemon's mode of enforcement.
     pub(super) fn mode(&self) -> &'static str {
         if self.enforcing {
             "elevates threads"

@@ -3,14 +3,14 @@
 //! | module | concern |
 //! |---|---|
 //! | `args`, `run` | the flags; the requested view |
-//! | `attach` | discovery of observable processes; requests over the socket |
-//! | `figures` | two snapshots become rates, shares and percentiles |
+//! | `attach` | finds processes that can be observed, and sends requests over the socket |
+//! | `figures` | rates, shares and percentiles, computed from two snapshots |
 //! | `plain` | the figures as text, for `--once` |
 //! | `record` | a timeline, for `--record` |
 //! | `machine` | the census of `upshift daemon` |
-//! | `screen` | the terminal, always restored |
+//! | `screen` | the terminal, which is always restored |
 //! | `settings` | settings that the keys change |
-//! | `live` | keys, time, the current page |
+//! | `live` | the interactive view: time, keys, the current page |
 //! | `draw`, `draw_machine` | the pages |
 
 mod args;

@@ -1,9 +1,8 @@
-//! Formats a [`Frame`] as text, the output of `--once`.
+//! Formats a [`Frame`], the activity of a process, as text: the output of `--once`.
 
 use super::figures::{Frame, Level, Route, age, percent, rate, time};
 use upshift_report::Table;
 
-/// Formats the tables for people; scripts use `--json`.
 pub(super) fn text(frame: &Frame) -> String {
     let all = &frame.coroutines;
     let mut text = format!(

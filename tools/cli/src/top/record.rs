@@ -1,4 +1,4 @@
-//! `--record FILE`: a timeline of a process, in the format of the file's extension.
+//! `--record FILE`: records a timeline of a process, in the format of the file's extension.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -14,7 +14,6 @@ use super::attach::Peer;
 /// silent for a minute.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Format of the file.
 #[derive(Clone, Copy)]
 enum Form {
     Chrome,

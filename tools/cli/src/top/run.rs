@@ -1,4 +1,4 @@
-//! Chooses the process and the view.
+//! Chooses the process to show and the view.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -10,10 +10,8 @@ use super::attach::{self, Peer};
 use super::figures::{self, Frame};
 use super::{live, machine, plain, record};
 
-/// Shortest time between two snapshots.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs `upshift top`.
 pub(crate) fn top(args: &TopArgs) -> Result<()> {
     let interval = args.interval.max(MIN_INTERVAL);
     if args.once {

@@ -1,4 +1,4 @@
-//! The terminal, taken for drawing and always restored, even after a panic or SIGTERM.
+//! Takes the terminal for drawing, and always restores it, even after a panic or SIGTERM.
 
 use std::io::{self, Stdout};
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use ratatui::crossterm::terminal::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The screen; restored on drop.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     /// Set by SIGTERM, SIGHUP and SIGINT.
@@ -24,7 +23,6 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
     pub(super) fn acquire() -> Result<Screen> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [
@@ -52,7 +50,6 @@ impl Screen {
         }
     }
 
-    /// Draws a page.
     pub(super) fn draw(&mut self, page: impl FnOnce(&mut ratatui::Frame<'_>)) -> Result<()> {
         self.terminal
             .draw(page)
@@ -72,7 +69,6 @@ impl Screen {
         !input[0].revents().intersects(gone)
     }
 
-    /// Whether a signal has requested the end.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(std::sync::atomic::Ordering::Relaxed)
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// Sort order of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Level,
@@ -35,9 +34,7 @@ impl Sort {
 /// The table at the bottom of a process's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bottom {
-    /// The longest polls
     Polls,
-    /// Work by name
     Routes,
 }
 

@@ -1,4 +1,4 @@
-//! Two processes that burn one CPU, and their shares of the CPU time that both get.
+//! Two processes burn the time of one CPU; the tests compare the shares that they get.
 
 use upshift_elevate::sys::process_time;
 

@@ -1,5 +1,5 @@
-//! Processes on the board, as a user starts them: a daemon owned by the test, and servers and batch
-//! jobs that join it.
+//! Runs a daemon that the test owns, with servers and batch jobs that join its *board*, the shared
+//! memory on which processes publish how urgent their work is.
 
 mod burning;
 mod preemptible;
@@ -107,13 +107,12 @@ fn registered(socket: &Path) -> Vec<serde_json::Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     let census: serde_json::Value = match serde_json::from_str(&text) {
         Ok(census) => census,
-        // There is no daemon, or not yet.
+        // There is no daemon yet, or no longer.
         Err(_) => return Vec::new(),
     };
     census["processes"].as_array().unwrap().clone()
 }
 
-/// Waits until `count` processes are registered.
 fn wait_for(socket: &Path, count: usize) {
     let deadline = Instant::now() + TIMEOUT;
     while registered(socket).len() != count {
@@ -201,8 +200,8 @@ fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
         took.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
     }
     println!("ms from the daemon's start until its client is back: {took:?}");
-    // Clients look for a daemon every 50 ms. At least one restart happens while the machine is
-    // free.
+    // Clients look for a daemon every 50 ms. At least one restart should happen while no other
+    // program delays it.
     assert!(took.iter().any(|&ms| ms < 100.0), "{took:?}");
     server.signal("TERM");
     server.end();
@@ -393,7 +392,7 @@ fn an_incomplete_configuration_is_not_applied() {
         }
         seen
     };
-    // An empty file, as a full disk or an editor leaves it, then the new content in time.
+    // First an empty file, as a full disk or an editor leaves it; then the new content, in time.
     std::fs::write(&file, "").unwrap();
     daemon.signal("HUP");
     std::thread::sleep(Duration::from_millis(500));

@@ -1,4 +1,5 @@
-//! Servers with preemption on the board: their threads are elevated together, and demoted again.
+//! Runs servers with preemption under a daemon: their threads are elevated together, and demoted
+//! again.
 
 use super::*;
 
@@ -16,7 +17,7 @@ fn preemptible(socket: &Path, level: &str) -> (Running, String) {
 fn policy(thread: i64) -> Option<(u32, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
-    // The third field is the first here.
+    // `fields` begins with the third field.
     let field = |number: usize| fields.split(' ').nth(number - 3)?.parse().ok();
     Some((field(41)?, field(40)?))
 }
@@ -55,7 +56,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
     let more = ["--duration", "10s", "--board", "required"];
     let (burning, _) = Running::start(&socket, &[&args[..], &more].concat());
     wait_for(&socket, 2);
-    // Long requests, which are suspended for each other and for short ones.
+    // Long requests are suspended for each other and for short ones.
     let load = ["load", "spin", "--connect", &address, "--connections", "2"];
     let time = ["--rate", "300", "--warmup", "100ms", "--duration", "3s"];
     let mix = ["--long", "5ms", "--long-share", "5%", "--level", "2"];
@@ -102,7 +103,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
     assert!(loaded.contains("long"), "{loaded}");
     burning.signal("TERM");
     burning.end();
-    // Alone again, all threads are ordinary.
+    // Once the server is alone again, all its threads are ordinary.
     let deadline = Instant::now() + TIMEOUT;
     let all = || threads(&process_of(&socket, pid)).into_iter();
     while all().any(|(_, tid)| policy(tid).is_some_and(|policy| policy.0 == FIFO)) {
@@ -121,7 +122,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
     let socket = socket("yields");
     let _daemon = daemon(&socket, &["--cooperative"]);
     let (server, address) = preemptible(&socket, "40");
-    // More load than the CPU can serve, for long enough.
+    // The load exceeds what the CPU can serve, for long enough.
     let load = ["load", "spin", "--connect", &address, "--connections", "4"];
     let time = ["--rate", "300", "--short", "10ms", "--level", "40"];
     let flood = Command::new(PROGRAM)

@@ -1,4 +1,4 @@
-//! Servers that join the machine's daemon.
+//! Runs servers that join the machine's daemon.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -48,7 +48,6 @@ fn with_board_auto_a_server_reports_a_missing_daemon() {
     );
 }
 
-/// A daemon, killed on drop.
 struct Daemon(Child);
 
 impl Drop for Daemon {

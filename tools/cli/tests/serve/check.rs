@@ -1,4 +1,4 @@
-//! `upshift serve --check`.
+//! Checks `upshift serve --check`, which tests whether a server would start.
 
 use std::net::TcpListener;
 

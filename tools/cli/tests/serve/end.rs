@@ -1,4 +1,4 @@
-//! The end of a server: signals, commands.
+//! Ends servers by signals and by commands.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,7 +13,7 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
     let patient = ["--drain-timeout", "60s", "--max-wait", "60s"];
     let server = Server::start(&folder, &patient);
     let address = server.address();
-    // A connection in the middle of a request head.
+    // This client has sent only a part of a request head.
     let begun = TcpStream::connect(address).unwrap();
     begun.set_read_timeout(Some(TIMEOUT)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
@@ -48,7 +48,7 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
     );
 }
 
-/// The server must end, and cut these clients off, after the default drain time. The other
+/// The server must end, and close these connections, after the default drain time. The other
 /// time-outs would take longer.
 #[test]
 fn unresponsive_clients_do_not_prevent_the_end() {
@@ -107,7 +107,7 @@ fn a_client_that_gets_no_cpu_while_the_server_ends_is_answered() {
     let answer = read_all(late);
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
     assert!(answer.contains("connection: close"), "{answer:?}");
-    // A client in the middle of a request may take longer.
+    // A client that has sent only a part of a request may take longer.
     std::thread::sleep(Duration::from_millis(1300));
     ask(&slow, "host: a\r\n\r\n");
     let answer = read_all(slow);

@@ -1,4 +1,4 @@
-//! A server as a child process, its folder, and requests of clients.
+//! Starts a server as a child process in a folder of its own, and sends requests to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,6 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder owned by the test, removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -67,7 +66,6 @@ pub(crate) fn output(folder: &Folder, args: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Returns the error message of a failing command.
 pub(crate) fn error(folder: &Folder, args: &[&str]) -> String {
     let output = output(folder, args);
     let stderr_text = String::from_utf8(output.stderr).unwrap();
@@ -97,7 +95,7 @@ impl Server {
 
     pub(crate) fn launch(command: &mut Command) -> Option<Server> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        // If standard error is a pipe, the server finds that nothing reads it.
+        // If standard error is a pipe, closes it, so that the server's writes to it fail.
         drop(child.stderr.take());
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut announced = String::new();
@@ -169,7 +167,6 @@ pub(crate) fn read_all(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Waits until the condition holds.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !condition() {

@@ -1,4 +1,4 @@
-//! Bounds on the cost of overload, slow readers and long requests.
+//! Checks that overload, slow readers and long requests cost a bounded amount of memory and time.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -50,7 +50,7 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--max-wait", "20ms"]);
     let address = server.address().to_string();
-    // Far more requests than a vCPU can compute.
+    // More requests than a vCPU (a worker of the runtime) can compute.
     let overload = || {
         let load = [
             "load",
@@ -106,7 +106,8 @@ fn clients_that_read_nothing_cost_little_memory_which_is_returned() {
     let each = (most - before) * 1024 / READERS;
     assert!(each < 200, "{each} KiB for each reader");
     drop(readers);
-    // Receive buffers stay; they are much smaller than the buffers of pending responses.
+    // Receive buffers remain allocated; they are much smaller than the buffers of pending
+    // responses.
     let stays = ((most - before) / 3).max(8);
     wait_until("free memory", || resident(&server) < before + stays);
 }

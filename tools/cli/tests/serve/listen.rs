@@ -1,4 +1,4 @@
-//! Addresses to listen on.
+//! Checks the addresses on which a server listens.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -45,7 +45,7 @@ fn a_port_without_an_address_is_served_on_ipv4_and_on_ipv6() {
         }
         server.signal("TERM");
         assert_eq!(server.end().0, Some(0));
-        // An IPv4 client has its own address, in the log and in rules.
+        // An IPv4 client appears with its IPv4 address, in the log and in rules.
         let log = folder.read(&log);
         let line = log.lines().find(|line| line.contains("\"127.0.0.1"));
         assert!(

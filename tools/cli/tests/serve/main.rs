@@ -1,5 +1,5 @@
-//! `upshift serve` as a user runs it: its output, errors, signals, and the flags that control the
-//! process. The tests of `upshift-serve` cover its responses.
+//! Runs `upshift serve` as a user does, and checks its output, its errors, its reaction to signals,
+//! and the flags that control the process. The tests of `upshift-serve` check its responses.
 
 mod board;
 mod check;

@@ -1,4 +1,4 @@
-//! Files and folders that the server's user may not read.
+//! Requests files and folders that the server's user may not read.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;

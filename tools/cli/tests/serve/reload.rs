@@ -1,4 +1,4 @@
-//! SIGHUP, and logs.
+//! Checks that SIGHUP reloads the configuration, and what the logs contain.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! Restarts without loss: one server follows another on a socket that stays open.
+//! Restarts a server without losing a request: one server follows another on a socket that stays
+//! open.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -157,7 +158,7 @@ fn number(bytes: &[u8]) -> u32 {
 struct Seen {
     connections: usize,
     answered: u64,
-    /// Requests that GOAWAY declared unserved; they are repeated on the next connection.
+    /// Requests that GOAWAY declared as not served; they are sent again on the next connection.
     not_taken: u64,
 }
 
@@ -214,8 +215,8 @@ impl Seen {
                         last_stream <= last,
                         "GOAWAY named {last} before, and now {last_stream}"
                     );
-                    // The first GOAWAY has the greatest number. The second GOAWAY names the last
-                    // accepted stream, which is the last requested stream, because the PING between
+                    // The first GOAWAY has the greatest number. The second one names the last
+                    // accepted stream. This is the last requested stream, because the PING between
                     // the two has been answered.
                     assert!(
                         last_stream == u32::MAX >> 1 || last_stream == next - 2,

@@ -1,4 +1,4 @@
-//! Output of a starting server, and its errors.
+//! Checks the output of a server at its start, and its errors.
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! The send times and requests of an open loop, drawn one after the other from a seed.
+//! Draws the send times and requests of an open loop one after the other from a seed.
 //!
 //! All times are ns since the start of the run. Each operation is O(1) and does not allocate.
 
@@ -35,10 +35,8 @@ impl Request {
     }
 }
 
-/// The requests of one group.
 pub(crate) struct Arrivals {
     random: Random,
-    /// State of the open loop; `None` in a closed loop.
     open: Option<Open>,
 }
 
@@ -106,7 +104,6 @@ impl Arrivals {
         (at, self.draw(intended, classes))
     }
 
-    /// Draws a request with a random class and service time.
     pub(crate) fn draw(&mut self, intended: u64, classes: &[Class]) -> Request {
         let mut request = Request {
             intended,

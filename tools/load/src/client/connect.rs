@@ -1,4 +1,4 @@
-//! Establishes the connections of a plan, a few at a time so that no listen queue overflows.
+//! Establishes the connections of a plan, a few at a time, so that no listen queue overflows.
 //!
 //! The phase is bounded: it ends when no attempt has succeeded or failed for [`Plan::patience`],
 //! and within 20 ms when stopped. It is not measured and may allocate.
@@ -12,7 +12,6 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Number of connections that are being established at a time.
 const MAX_CONNECTING: usize = 64;
 
 /// Establishes a non-blocking stream for each of `groups`, which are indices of the plan's groups;

@@ -1,4 +1,5 @@
-//! One connection: its requests without a reply, and their bytes that the socket has not taken.
+//! One connection of the client: its requests without a reply, and the bytes that the socket has
+//! not yet taken.
 //!
 //! `requests` contains the oldest first; the first `started` of them are in flight, the others wait
 //! for room. Replies of most protocols keep the order. A spin reply names its request by a tag, the
@@ -13,7 +14,6 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 
 pub(crate) struct Connection {
-    /// Stream; `None` once it has failed.
     pub(crate) stream: Option<TcpStream>,
     pub(crate) group: usize,
     pub(crate) template: usize,
@@ -24,15 +24,13 @@ pub(crate) struct Connection {
     pub(crate) has_replied: bool,
     requests: VecDeque<Request>,
     started: usize,
-    /// Number of started requests that were answered before an older request.
+    /// Number of started requests that were answered before an older request was.
     overtook: usize,
-    /// Tag of the oldest request.
     tag: u64,
     /// Number of bytes that the socket has not taken, in the copies of the template or in `out`.
     unsent: usize,
     /// Position of the first unsent byte there.
     offset: usize,
-    /// Frames of spin requests.
     out: Vec<u8>,
 }
 
@@ -70,7 +68,6 @@ impl Connection {
         self.unsent == 0 && self.in_flight() < depth
     }
 
-    /// Adds a request that is due.
     pub(crate) fn push(&mut self, request: Request) {
         self.requests.push_back(request);
     }
@@ -154,18 +151,15 @@ impl Connection {
         Some(taken)
     }
 
-    /// Forgets the requests that have not been started.
     pub(crate) fn withdraw(&mut self) {
         self.requests.truncate(self.started);
     }
 
-    /// Forgets all requests.
     pub(crate) fn clear(&mut self) {
         (self.started, self.overtook) = (0, 0);
         self.requests.clear();
     }
 
-    /// Returns the requests without a reply, the oldest first.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().filter(|request| !request.answered)
     }

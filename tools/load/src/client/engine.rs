@@ -1,4 +1,4 @@
-//! The loop of the client: fire due requests, wait, read replies, send the next requests.
+//! The client's loop: sends due requests, waits, reads replies, and sends the next requests.
 //!
 //! All times are ns since the start of the run. Every socket is registered once, edge-triggered. A
 //! read that does not fill the buffer has emptied the socket. A write is tried at once, and only
@@ -44,7 +44,6 @@ enum Stage {
 
 struct Group {
     arrivals: Arrivals,
-    /// Largest number of requests in flight on a connection.
     depth: usize,
     /// Index of the group's first connection.
     first: usize,
@@ -57,14 +56,12 @@ pub(crate) struct Engine<'p> {
     groups: Vec<Group>,
     /// Outcomes by class of each group, group by group.
     outcomes: Vec<GroupOutcome>,
-    /// Number of classes, 1 at least.
     classes: usize,
     connections: Vec<Connection>,
     /// Templates; the last one is for priming. Empty for spin requests.
     templates: Vec<Template>,
     memo: HeadMemo,
     scratch: Box<[u8]>,
-    /// Number of connections that have not failed.
     alive: usize,
     /// Number of requests without a reply, except for the hog's.
     waiting: usize,
@@ -82,7 +79,6 @@ pub(crate) struct Engine<'p> {
 }
 
 impl<'p> Engine<'p> {
-    /// Establishes the connections of a plan.
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
         let meter = Meter::new(plan.stop.as_ref(), &plan.server_pids)?;
@@ -151,7 +147,6 @@ impl<'p> Engine<'p> {
         })
     }
 
-    /// Primes, warms up, measures, drains.
     pub(crate) fn run(mut self) -> io::Result<Outcome> {
         self.prime()?;
         self.send_hog_request();
@@ -252,8 +247,8 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    /// Sends the hog's request on its connection, the last one. The loop does not wait for its
-    /// reply.
+    /// Sends the hog's request (one long request) on its own connection, the last one. The loop
+    /// does not wait for its reply.
     fn send_hog_request(&mut self) {
         if let Some(hog) = self.plan.hog {
             let (at, now) = (self.connections.len() - 1, self.meter.now());
@@ -530,7 +525,6 @@ impl<'p> Engine<'p> {
     }
 }
 
-/// Returns the largest number of requests in flight on a connection.
 fn depth(plan: &Plan, pace: Pace) -> usize {
     match (&plan.work, pace) {
         (Work::Http { pipeline, .. }, _) => *pipeline,

@@ -1,5 +1,5 @@
-//! The measuring side of the client's loop: the clock of the run, CPU time, and the request to end.
-//! Also the time limits of the loop.
+//! Measures the time of a run and the CPU time used, and checks whether the run is to end. Also
+//! defines the time limits of the client's loop.
 
 use crate::cpu::{CpuUse, Reading};
 use crate::os;
@@ -17,14 +17,12 @@ pub(super) const PRIMING_TIMEOUT: u64 = 10_000_000_000;
 /// Number of requests that may be fired before replies are read again.
 pub(super) const MAX_BURST: usize = 64;
 
-/// Measures the time of a run, and the CPU time of the servers and of the client.
 pub(super) struct Meter {
     start: Instant,
     stop: Option<Arc<AtomicBool>>,
     servers: Vec<u32>,
 }
 
-/// CPU time used so far.
 pub(super) struct CpuReading {
     servers: Option<Vec<Reading>>,
     client: (Duration, Duration),
@@ -46,12 +44,10 @@ impl Meter {
         })
     }
 
-    /// Returns the ns since the run began.
     pub(super) fn now(&self) -> u64 {
         nanos(self.start.elapsed())
     }
 
-    /// Tells whether the run is to end at once.
     pub(super) fn is_stopped(&self) -> bool {
         let stop = self.stop.as_ref();
         stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
@@ -87,7 +83,6 @@ impl CpuReading {
     }
 }
 
-/// Converts a duration to the ns of the loop.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

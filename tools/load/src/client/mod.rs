@@ -1,9 +1,9 @@
-//! The client: one thread that drives any number of connections over epoll.
+//! The load client: one thread that drives any number of connections over epoll.
 //!
 //! [`run`] executes a [`Plan`]: connect, get one request answered on every connection, warm up,
-//! measure, drain. The first request matters, because the kernel completes connections that a busy
-//! server accepts seconds later or never, and load on only a part of the connections is not the
-//! planned load. The parts:
+//! measure, drain (wait for the last replies). The first request matters, because the kernel
+//! completes connections that a busy server accepts seconds later or never; the load would then be
+//! on only a part of the connections. The parts:
 //!
 //! | file | concern |
 //! |---|---|

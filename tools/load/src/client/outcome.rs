@@ -1,4 +1,4 @@
-//! The results of a run.
+//! Holds the results of a run, for each group of connections.
 
 use crate::cpu::CpuUse;
 use hdrhistogram::Histogram;

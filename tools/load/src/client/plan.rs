@@ -1,4 +1,4 @@
-//! The plan of a run: plain data, which [`Plan::check`] checks before the run starts.
+//! Defines the plan of a run. It is plain data, which [`Plan::check`] checks before the run starts.
 
 use crate::matrix;
 use crate::spin::MAX_SERVICE;

@@ -1,5 +1,5 @@
-//! A small generator of random numbers. Equal seeds give equal loads. SplitMix64 (Steele, Lea,
-//! Flood 2014).
+//! A small generator of random numbers: SplitMix64 (Steele, Lea, Flood 2014). Equal seeds give
+//! equal loads.
 
 pub(crate) struct Random(u64);
 

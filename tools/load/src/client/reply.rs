@@ -15,7 +15,6 @@ const MAX_HEAD: usize = 64 * 1024;
 pub(crate) struct Template {
     /// Copies of the request, one or more, so that several leave in one write.
     pub(crate) bytes: Vec<u8>,
-    /// Bytes of one request.
     pub(crate) len: usize,
     /// Whole reply to a matrix; empty for HTTP.
     expected: Vec<u8>,
@@ -70,7 +69,6 @@ pub(crate) struct Cursor {
 /// Replies found in a piece of the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Number of replies that ended in the piece.
     pub(crate) complete: u64,
     /// Number of these with a status other than 2xx.
     pub(crate) bad: u64,
@@ -94,7 +92,6 @@ struct Head {
     status: u16,
 }
 
-/// Takes the next piece of the stream of a connection that speaks the matrix protocol.
 pub(crate) fn matrix(
     template: &Template,
     cursor: &mut Cursor,
@@ -127,7 +124,6 @@ pub(crate) fn matrix(
     Ok(found)
 }
 
-/// Takes the next piece of the stream of a connection that speaks HTTP.
 pub(crate) fn http(
     memo: &mut HeadMemo,
     cursor: &mut Cursor,

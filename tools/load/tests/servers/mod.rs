@@ -1,5 +1,5 @@
-//! Servers for the tests of the client. They start a thread per connection and run as long as the
-//! test.
+//! Servers for the tests of the client, with a thread for each connection. They run until the test
+//! program ends.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,6 @@ use upshift_load::frames::Frames;
 use upshift_load::requests::Requests;
 use upshift_load::{Burner, spin};
 
-/// Serves each connection with `converse` on a thread.
 pub(crate) fn serve(
     converse: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static,
 ) -> SocketAddr {

@@ -1,10 +1,9 @@
-//! The time axis: positions of instants, and round marks.
+//! Computes the positions of instants on the time axis, and its round marks.
 
-/// Left end of the plot, in px.
+/// Left end of the plot, in px, like [`RIGHT`].
 pub(super) const LEFT: f64 = 230.0;
-/// Right end of the plot, in px.
 pub(super) const RIGHT: f64 = 1240.0;
-/// Approximate number of marks on the axis.
+/// Approximate.
 const MARKS: f64 = 10.0;
 
 /// An axis from 0 to a length in ns.
@@ -19,7 +18,6 @@ impl Axis {
         }
     }
 
-    /// Returns the position of an instant, in px.
     pub(super) fn x(&self, at: u64) -> f64 {
         LEFT + (RIGHT - LEFT) * (at as f64 / self.length).min(1.0)
     }

@@ -1,4 +1,4 @@
-//! Draws a timeline as one picture.
+//! Draws a timeline as one SVG picture.
 //!
 //! ```text
 //!   name: 20 ms, 4,711 events                                          ■ 0 ■ 8 ■ 32   legend
@@ -87,7 +87,7 @@ impl Picture<'_> {
         )
     }
 
-    /// Draws title and legend. Returns the top of the plot.
+    /// Returns the top of the plot.
     fn head(&self, out: &mut String) -> f64 {
         let timeline = self.timeline;
         let lost = match timeline.lost {
@@ -375,7 +375,6 @@ impl Picture<'_> {
         )
     }
 
-    /// Draws grid and axis.
     fn marks(&self, top: f64, bottom: f64) -> String {
         let mut out = String::new();
         for (x, text) in self.axis.marks() {

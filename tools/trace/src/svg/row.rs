@@ -1,4 +1,5 @@
-//! One row of the plot: spans of time as bars, at most two for each pixel, for any number of spans.
+//! Draws one row of the plot: spans of time as bars, at most two for each pixel, for any number of
+//! spans.
 //!
 //! A span of a pixel or more is a bar of its own, with its name. Shorter spans are added up for
 //! each pixel, which shows the style with the largest share. The less of the pixel is covered, the
@@ -9,18 +10,14 @@ use std::fmt::Write as _;
 use super::axis::Axis;
 use crate::markup::escape;
 
-/// The style of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Style<'a> {
-    /// Fill colour.
     pub(super) fill: &'a str,
-    /// Opacity, %.
     pub(super) strength: u8,
     /// Space above and below the bar, in px.
     pub(super) inset: u8,
 }
 
-/// A row of the plot (see the module).
 pub(super) struct Row<'a, 'b> {
     out: &'b mut String,
     axis: &'a Axis,
@@ -66,7 +63,6 @@ impl<'a, 'b> Row<'a, 'b> {
         }
     }
 
-    /// Draws the remaining bars.
     pub(super) fn finish(mut self) {
         self.flush();
     }

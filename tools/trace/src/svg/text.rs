@@ -1,4 +1,4 @@
-//! Text and colours of the picture.
+//! Writes the text of the picture and chooses its colours.
 
 use std::fmt::Write as _;
 
@@ -53,7 +53,6 @@ pub(super) fn label(out: &mut String, x: f64, y: f64, anchor: Anchor, style: &st
 
 /// Colours for the levels in use, spread over the whole range.
 pub(super) struct Palette {
-    /// Levels in use, the most urgent first.
     pub(super) levels: Vec<Level>,
     colours: Vec<String>,
 }
@@ -74,7 +73,6 @@ impl Palette {
     }
 }
 
-/// Returns the colour at a position from 0 to 1.
 fn at(place: f64) -> String {
     let place = place * (COLOURS.len() - 1) as f64;
     let n = (place as usize).min(COLOURS.len() - 2);

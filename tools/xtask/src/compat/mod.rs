@@ -1,7 +1,7 @@
-//! `cargo xtask compat`: the share of code written for tokio that runs on Upshift.
+//! `cargo xtask compat`: tests how much of the code written for tokio runs on Upshift.
 //!
 //! - `tokio`: tokio's published tests, compared with the list of known failures.
-//! - `programs`: unmodified crates that need a tokio runtime, against real servers.
+//! - `programs`: published crates that need a tokio runtime, against real servers.
 //! - `service`: `examples/service`, which combines many such crates, on both drivers and in a
 //!   container.
 
@@ -64,17 +64,14 @@ pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     }
 }
 
-/// Runs the step of the suite for tokio's published tests.
 pub(crate) fn tokio_step(context: &Context<'_>) -> Verdict {
     tokio::step(context)
 }
 
-/// Builds the programs of [`tokio_step`].
 pub(crate) fn build_tokio(context: &Context<'_>) -> Result<(), String> {
     tokio::build_all(context.root, context.stop)
 }
 
-/// Runs the step of the suite for crates that need a tokio runtime.
 pub(crate) fn programs_step(context: &Context<'_>) -> Verdict {
     programs::step(context)
 }

@@ -46,7 +46,6 @@ impl Profile {
     }
 }
 
-/// `cargo xtask compat programs`: builds the program, starts the servers, prints the table.
 pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
     let program = build(root, Profile::Release, &stop, None)?;
@@ -61,7 +60,6 @@ fn install_servers(stop: &Stop) -> Option<String> {
     missing.map(packages::Package::absence)
 }
 
-/// Builds the program of [`step`].
 pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
     if install_servers(context.stop).is_some() {
         return Ok(());
@@ -70,7 +68,6 @@ pub(super) fn build_for_step(context: &Context<'_>) -> Result<(), String> {
     build(context.root, Profile::Debug, context.stop, log.as_ref()).map(drop)
 }
 
-/// Runs the step of the suite: every operation succeeds.
 pub(super) fn step(context: &Context<'_>) -> Verdict {
     if let Some(absence) = install_servers(context.stop) {
         return Ok(Done::Skipped(absence));
@@ -85,7 +82,6 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(format!("{} operations", OPERATIONS.len())))
 }
 
-/// Builds the program that contains all operations.
 fn build(
     root: &Path,
     profile: Profile,

@@ -1,4 +1,4 @@
-//! Databases for the tested programs, started and ended with them.
+//! Starts and ends the database servers that the tested programs use.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,6 @@ pub(super) struct Servers {
     children: Vec<(Child, &'static str)>,
     folder: PathBuf,
     postgres: u16,
-    /// URL of redis.
     pub(super) redis: String,
     /// Ports of RabbitMQ and of the daemon through which its nodes find each other.
     rabbitmq: Option<[u16; 2]>,
@@ -105,7 +104,6 @@ impl Servers {
         self.begin(command, || listens(port), RABBITMQ_LIMIT, "-TERM")
     }
 
-    /// Starts an `upshift daemon` with rules for the other servers.
     pub(super) fn start_daemon(&mut self, upshift: &Path) -> Result<(), String> {
         let folder = self.daemon_folder();
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
@@ -129,7 +127,6 @@ impl Servers {
         self.rabbitmq.map(url).unwrap_or_default()
     }
 
-    /// Returns postgres' address in libpq's notation.
     pub(super) fn postgres(&self) -> String {
         format!("host=127.0.0.1 port={} user=postgres", self.postgres)
     }

@@ -1,5 +1,5 @@
-//! `examples/service` on both drivers as an ordinary user, and in a container: every route, and the
-//! duration of its urgent request.
+//! Tries `examples/service` with both I/O drivers as an ordinary user, and in a container: requests
+//! every route, and measures its urgent request.
 //!
 //! The container consists of new namespaces (users, processes, network, files), created by a user
 //! without privileges. io_uring is forbidden in it. The databases, the partner and the clients run
@@ -73,7 +73,6 @@ pub(super) fn service(
     finish(&mut container(&target)?, Limits::within(LIMIT), &stop)
 }
 
-/// Returns the trial's command for an ordinary user.
 fn trial(target: &Path, servers: &Servers, name: &str, driver: Option<&str>) -> Command {
     let release = target.join("release");
     let program = release.join("examples/trial");

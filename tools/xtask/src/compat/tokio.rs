@@ -1,4 +1,4 @@
-//! tokio's published tests, from the registry's copy of the package, run against Upshift.
+//! Runs tokio's published tests, from the registry's copy of the package, against Upshift.
 //!
 //! The tests are compiled in place, against a library named tokio that re-exports
 //! `upshift::{sync, time, task}` (`compat/tokio-names`). Each test runs in its own process, with a
@@ -19,8 +19,8 @@ use crate::run::{Limits, Stop, run};
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
-/// Test files that apply. Files that test no part of these modules, or nothing on this system, are
-/// left out.
+/// The test files that apply. Files that test none of these modules, or nothing on Linux, are left
+/// out.
 const FILES: [&str; 26] = [
     "sync_barrier",
     "sync_broadcast",
@@ -51,18 +51,15 @@ const FILES: [&str; 26] = [
 ];
 const OWN_FILES: [&str; 1] = ["join_handle_panic"];
 
-/// Limit of one test; the slowest takes a second.
+/// Time limit of one test; the slowest takes a second.
 const TEST_LIMIT: Duration = Duration::from_secs(10);
-/// Name of the list of known differences, one line per test.
 const DIFFERENCES: &str = "differences.txt";
 
-/// Results of the chosen files.
 #[derive(Default)]
 struct Report {
     table: String,
     /// The failed tests (`file::test`), each with the reason.
     failed: BTreeMap<String, String>,
-    /// The tests that ran.
     all: BTreeSet<String>,
 }
 
@@ -79,7 +76,7 @@ impl Report {
         }
     }
 
-    /// Returns the count as text: "491 of 506".
+    /// For example, "491 of 506".
     fn count(&self) -> String {
         format!(
             "{} of {}",
@@ -88,7 +85,6 @@ impl Report {
         )
     }
 
-    /// Returns the table, followed by the failed tests.
     fn text(&self) -> String {
         let mut text = format!("| file | passed | of |\n|---|---|---|\n{}", self.table);
         let _ = writeln!(text, "\n{} passed", self.count());
@@ -121,7 +117,6 @@ impl Report {
     }
 }
 
-/// `cargo xtask compat tokio`.
 pub(super) fn command(root: &Path, only: &[String]) -> Result<(), String> {
     let stop = Stop::on_signals().map_err(|error| error.to_string())?;
     let report = report(root, only, &stop, None)?;

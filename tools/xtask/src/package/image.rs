@@ -1,8 +1,8 @@
-//! `cargo xtask package image`: a container image of the command, without a container engine.
+//! `cargo xtask package image`: makes a container image of the command, without a container engine.
 //!
-//! The image has one layer: the command, its libraries, and the files that define its user.
-//! `docker load` and `podman load` accept the archive. As root the tree is tried: the command
-//! serves from it, as the image's user, with the tree as its root directory.
+//! The image has one layer: the command, its libraries, and the files that define its user. `docker
+//! load` and `podman load` accept the archive. If the user is root, the image is then tried: the
+//! command serves a page, as the image's user, with the image's files as its root directory.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

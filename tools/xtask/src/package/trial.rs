@@ -1,7 +1,7 @@
-//! Trial of the Debian package. The package is installed with dpkg, used and removed in two places:
-//! first in a copy of this machine's files (a file system in memory over them, in a new mount
-//! namespace), then in a clean root, which is a Debian of this release with only its base. The
-//! machine remains unchanged, and all changes disappear with the last process.
+//! Tries the Debian package: installs it with dpkg, uses it and removes it, in two places. The
+//! first is a copy of this machine's files (a file system in memory over them, in a new mount
+//! namespace). The second is a minimal root file system with only the base of this Debian release.
+//! The machine remains unchanged, and all changes disappear with the last process.
 //!
 //! Checks: the units pass `systemd-analyze verify`; the man pages render without a warning; the
 //! default configuration is valid; the daemon runs with the privileges of its unit and ends without
@@ -19,7 +19,6 @@ const ENTER: &str = include_str!("enter.sh");
 const TRY: &str = include_str!("try.sh");
 const CLEAN: &str = include_str!("clean.sh");
 
-/// Lines of the script's output that are shown when it fails.
 const SHOWN_LINES: usize = 20;
 
 /// Tries the package; returns the checks that were made, or the reason for making none.

@@ -1,5 +1,5 @@
-//! Reads the log of a step: the number of passed tests, the tests that skipped themselves, and the
-//! excerpt of a failure.
+//! Finds in the log of a step the number of passed tests, the tests that skipped themselves, and
+//! the lines that explain a failure.
 
 /// Largest numbers of lines that are printed from a failed step's log: about its failed tests, and
 /// from its end.
@@ -12,7 +12,6 @@ const SHOWN_UNSTABLE: usize = 12;
 /// Number of lines of a failed step that are printed again at the end of the report.
 const SHOWN_FINAL: usize = 25;
 
-/// Numbers of tests in a log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) passed: u64,
@@ -85,7 +84,6 @@ pub(crate) fn skipped_tests(log: &str) -> Vec<String> {
     found
 }
 
-/// Prefix of a line that names an unstable test.
 pub(super) const UNSTABLE: &str = "unstable: ";
 
 /// Returns the unstable tests, which failed and passed when they were run again.
@@ -131,7 +129,6 @@ fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     shown
 }
 
-/// Returns the output of failed tests.
 fn all_failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = Vec::new();
     let mut is_of_failure = false;

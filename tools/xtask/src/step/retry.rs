@@ -1,10 +1,10 @@
-//! Second run of a failed test.
+//! Runs a failed test a second time.
 //!
 //! A test that waits for threads, processes and timers can fail on a shared machine without a
-//! defect. A test that fails and then passes alone is *unstable*: it is named, counted, and its
-//! output shown. It fails the full suite unless [`KNOWN_UNSTABLE`] names it. More than
-//! [`MAX_RETRIES`] failures at once are a failure everywhere, and so is a test program that ended
-//! without naming the failed test. A soak runs nothing twice.
+//! defect. A test that fails and then passes alone is *unstable*: it is named and counted, and its
+//! output is shown. It fails the full suite unless [`KNOWN_UNSTABLE`] names it. Nothing is run
+//! again if more than [`MAX_RETRIES`] tests fail at once, or if a test program ends without naming
+//! the failed test. A soak test runs nothing twice.
 
 use std::process::Command;
 
@@ -13,11 +13,10 @@ use super::log::{self, UNSTABLE, count_passed};
 /// Largest number of tests of one command that may be run a second time.
 const MAX_RETRIES: usize = 3;
 
-/// Tests that may need a second run in the full suite, each with the observation that is not yet
-/// understood.
+/// Tests that may need a second run in the full suite, each with what was observed, while the cause
+/// is not yet understood.
 const KNOWN_UNSTABLE: [(&str, &str); 0] = [];
 
-/// Whether an unstable test is on the list.
 pub(super) fn is_known(test: &str) -> bool {
     KNOWN_UNSTABLE.iter().any(|(name, _)| *name == test)
 }
@@ -57,12 +56,10 @@ pub(super) fn command_for(of: &Command, tests: &[&str]) -> Command {
     command
 }
 
-/// Returns the log line about a test that passed on its second run.
 pub(super) fn log_line(test: &str) -> String {
     format!("{UNSTABLE}{test}: passed when it was run again\n")
 }
 
-/// Whether at least this number of tests passed.
 pub(super) fn all_passed(log: &str, tests: usize) -> bool {
     count_passed(log).passed >= tests as u64
 }

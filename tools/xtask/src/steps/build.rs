@@ -1,5 +1,5 @@
-//! Static checks and builds: formatting, lints, documentation, other targets; and instruction
-//! counts.
+//! Steps that check or build without running the tests (formatting, lints, documentation, other
+//! targets), and the step that counts instructions.
 
 use std::fs;
 use std::path::PathBuf;
@@ -100,7 +100,6 @@ pub(super) fn deny(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// Whether cargo-deny has fetched its database of advisories.
 fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
@@ -163,7 +162,6 @@ pub(super) fn package(context: &Context<'_>) -> Verdict {
     Ok(Done::Passed(tried))
 }
 
-/// Returns the reason why instructions cannot be counted here, if there is one.
 fn uncountable(context: &Context<'_>) -> Option<String> {
     if let Err(reason) = context.io_uring {
         return Some(reason.clone());
@@ -180,7 +178,7 @@ pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {
     context.run(cargo(context, args))
 }
 
-/// Compares `scheduler/counts` with its table.
+/// Counts instructions, and compares the counts with the table of `scheduler/counts`.
 pub(super) fn counts(context: &Context<'_>) -> Verdict {
     if let Some(why) = uncountable(context) {
         return Ok(Done::Skipped(why));

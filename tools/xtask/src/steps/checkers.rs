@@ -1,4 +1,4 @@
-//! Loom, Miri and the sanitizers.
+//! Steps that run tests under Loom, Miri and the sanitizers.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,9 @@ const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 /// Models of the core that take less than a second.
 const SHORTEST_MODELS: [&str; 3] = ["loom_inbox", "loom_search", "loom_state"];
 
-/// Runs the loom models. They are optimized, because the checker runs each model thousands of
-/// times, and have assertions, because the checker verifies them. One command covers all crates, so
-/// that they share dependencies.
+/// Runs the Loom models. They are optimized, because Loom runs each model thousands of times, and
+/// have assertions, which Loom checks in each run. One command covers all crates, so that they
+/// share dependencies.
 pub(super) fn loom(context: &Context<'_>) -> Verdict {
     let mut command = cargo(context, ["test", "--release", "--no-fail-fast"]);
     if context.full {
@@ -59,8 +59,8 @@ fn crates_with_loom_tests(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Runs the tests under Miri. Miri hides the environment from them, except for the two variables
-/// that proptest reads.
+/// Runs the tests under Miri, which hides all environment variables from them except the two that
+/// proptest reads.
 pub(super) fn miri(context: &Context<'_>) -> Verdict {
     need!(context, Tool::Nightly, Tool::Miri, Tool::RustSrc);
     let mut command = cargo(
@@ -136,8 +136,8 @@ pub(super) fn asan(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Runs the suspension tests under ThreadSanitizer. Tests that panic or need a signal to interrupt
-/// a poll are left out, since the sanitizer delays signals.
+/// Runs the tests of suspended polls under ThreadSanitizer. Tests that panic, or that need a signal
+/// to interrupt a poll, are left out, because the sanitizer delays signals.
 pub(super) fn tsan(context: &Context<'_>) -> Verdict {
     need!(context, Tool::Nightly, Tool::RustSrc);
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

@@ -8,8 +8,8 @@ use std::process::Command;
 use crate::setup;
 use crate::step::{Context, Done, Verdict};
 
-/// Arguments that make a passing test show its output: `skipped: ` and the reason. The suite counts
-/// these lines.
+/// Arguments with which a passing test shows its output, because the suite counts the lines
+/// `skipped: REASON` in it.
 pub(super) const SHOW_SKIPS: [&str; 2] = ["--", "--show-output"];
 
 /// Ends the step as skipped when a tool is missing.
@@ -32,7 +32,6 @@ pub(super) fn passed() -> Verdict {
     Ok(Done::Passed(String::new()))
 }
 
-/// Joins the errors of several commands of one step.
 pub(super) fn join_errors(
     results: impl IntoIterator<Item = Result<(), String>>,
 ) -> Result<(), String> {

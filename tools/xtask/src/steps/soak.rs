@@ -1,4 +1,4 @@
-//! Steps that run for a long time.
+//! Steps of `cargo xtask soak`, which run for a long time.
 
 use std::process::Command;
 
@@ -134,7 +134,7 @@ pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Runs the fuzzer of the web server's parsers, starting from samples.
+/// Runs the fuzzer of the web server's parsers, starting from the sample inputs.
 pub(super) fn fuzz(context: &Context<'_>) -> Verdict {
     let mut command = cargo(
         context,

@@ -1,4 +1,4 @@
-//! Steps that run tests, examples and programs to their end.
+//! Steps that run tests, examples and programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,14 +25,12 @@ const UNPRIVILEGED_TESTS: [&str; 8] = [
     "unix",
 ];
 
-/// Arguments that select the tests of `unit`.
 const UNIT_TEST_ARGS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 pub(super) fn unit(context: &Context<'_>) -> Verdict {
     tests(context, &UNIT_TEST_ARGS)
 }
 
-/// Builds the tests.
 pub(super) fn build(context: &Context<'_>) -> Result<(), String> {
     let mut command = cargo(context, ["test", "--workspace", "--no-run"]);
     command.args(UNIT_TEST_ARGS);
@@ -43,8 +41,8 @@ pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
     tests(context, &["--doc"])
 }
 
-/// Runs `cargo test` over the workspace. Without io_uring everything runs on readiness, which does
-/// not count as a pass.
+/// Runs `cargo test` over the workspace. Without io_uring all I/O uses the readiness driver
+/// (epoll), which does not count as a pass.
 pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
     command.args(which).args(SHOW_SKIPS);
@@ -57,9 +55,9 @@ pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
     }
 }
 
-/// Runs the I/O tests on the readiness driver; tests that need io_uring report that, and are
-/// counted. Then runs the tests of ring, and of the runtime's sockets and files, as a user without
-/// privileges.
+/// Runs the I/O tests on the readiness driver (epoll); tests that need io_uring say so, and are
+/// counted. Then runs the tests of `ring`, and of the runtime's sockets and files, as a user
+/// without privileges.
 ///
 /// The command names the whole workspace without the core, so that the features are those of `unit`
 /// and nothing is built again; the unit tests of the other libraries take a second.
@@ -96,7 +94,6 @@ fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         .collect()
 }
 
-/// Returns the names of a package's test programs.
 fn test_programs(context: &Context<'_>, package: &str) -> Result<Vec<String>, String> {
     let mut command = cargo(
         context,

@@ -1,8 +1,9 @@
-//! Concurrent lanes for the chosen steps that measure no time: lints, model checkers, builds.
+//! Runs the chosen steps that measure no time (lints, model checkers, builds) in concurrent
+//! *lanes*.
 //!
 //! Invariants: two jobs with the same build folder never run at once, since cargo would make one of
-//! them wait; a step that completes here prints one whole line when it ends; a build that runs
-//! ahead prints nothing until its step runs.
+//! them wait. A step that runs completely in a lane prints one whole line when it ends. A build
+//! that is started before its step's turn prints nothing until then.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::step::Concurrency;
 
-/// Number of jobs that run at once. A single job leaves much of a second CPU idle, because an
-/// interpreter or a model has one thread and a build ends with one crate. More jobs would multiply
-/// the memory for compilers.
+/// Number of jobs that run at once. A single job leaves much of a second CPU idle, because Miri and
+/// Loom are single-threaded, and the end of a build compiles a single crate. More jobs would
+/// multiply the memory for compilers.
 const LANES: usize = 2;
 
-/// Concurrent part of a step.
 pub(super) struct Job {
     /// Index of the step in the list of chosen steps.
     pub(super) index: usize,
@@ -61,7 +61,6 @@ pub(super) fn run<T: Send>(
     done.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Number of lanes.
 #[derive(Clone, Copy)]
 pub(super) enum Lanes {
     /// A single lane, since live output of two jobs would mix.
@@ -96,8 +95,8 @@ fn next(queue: &Mutex<Queue>, freed: &Condvar) -> Option<Job> {
     }
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -127,7 +126,7 @@ mod tests {
                     .expect("no other lane works in the same folder");
                 most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 let since = Instant::now();
-                // Waits until both lanes have been seen at work.
+                // Keeps the first lane busy until both lanes have been seen at work.
                 while most.load(Ordering::SeqCst) < 2 && since.elapsed() < Duration::from_secs(30) {
                     thread::yield_now();
                 }

@@ -1,5 +1,5 @@
-//! Sends requests at fixed times over several connections, with a thread for each, in SCHED_FIFO
-//! above ordinary threads and below all other elevated threads.
+//! Sends requests at fixed times over several connections, each with its own thread. The threads
+//! run in SCHED_FIFO, above ordinary threads and below all other elevated threads.
 //!
 //! A client above the server would displace the server. If a more urgent thread runs on the CPU of
 //! a real-time thread, the kernel wakes the real-time thread on another CPU. If the kernel is not
@@ -34,14 +34,12 @@ const PIECE: Duration = Duration::from_millis(100);
 /// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to the server.
 pub(super) struct Connection {
     kind: ServerKind,
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// Opens all connections.
 pub(super) fn connect(kind: ServerKind, address: SocketAddr) -> Result<Vec<Connection>, String> {
     let mut all: Vec<Connection> = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -94,7 +92,6 @@ impl Connection {
         }
     }
 
-    /// Sends `bytes`, and reads the whole answer.
     fn ask(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.stream.write_all(bytes).map_err(|e| e.to_string())?;
         self.buffer.clear();
@@ -159,12 +156,10 @@ fn answer(kind: ServerKind, bytes: &[u8]) -> Answer {
     }
 }
 
-/// Creates a histogram of ns, up to a minute.
 fn histogram() -> Result<Histogram<u64>, String> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|e| e.to_string())
 }
 
-/// Figures of one connection.
 struct Latencies {
     latencies: Histogram<u64>,
     lag: Histogram<u64>,
@@ -267,7 +262,6 @@ fn send(
     Ok(own)
 }
 
-/// Elevates the calling thread above ordinary threads.
 fn elevate() -> Result<(), String> {
     let parameters = libc::sched_param {
         sched_priority: PRIORITY,

@@ -1,6 +1,6 @@
-//! The section `assign`: nginx, redis and postgres as Debian packages them, beside a batch process
-//! with two threads per CPU, under remedies of the kernel, under an `[[assign]]` rule of the
-//! daemon, and under `upshift sched`.
+//! The section `assign`: measures nginx, redis and postgres, as Debian packages them, beside a
+//! batch process with two threads per CPU. The server is preferred by means of the kernel, by an
+//! `[[assign]]` rule of the daemon, or by `upshift sched`.
 //!
 //! 1,000 requests per second over four connections, due at fixed times regardless of answers. The
 //! client runs in SCHED_FIFO, above the batch and below a server that is itself in SCHED_FIFO.
@@ -10,9 +10,9 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `server_kind` | the three servers |
+//! | `server_kind` | which servers are measured |
 //! | `servers` | a running server: start, address, processes |
-//! | `remedies` | means of preferring the server |
+//! | `remedies` | the means of preferring the server |
 //! | `client` | requests at fixed times, latencies |
 
 mod client;
@@ -42,7 +42,6 @@ use remedies::Remedy;
 use server_kind::ServerKind;
 use servers::Server;
 
-/// Row of the server without a batch.
 const ALONE: &str = "alone";
 /// Row of the server without a batch, with CPUs that halt when they are idle.
 const HALTING: &str = "alone, CPUs halt";
@@ -118,7 +117,6 @@ fn batch_row(name: &str) -> String {
     format!("{name}{BATCH}")
 }
 
-/// Settings of one run.
 #[derive(Clone)]
 struct Load {
     case: Case,
@@ -128,7 +126,7 @@ struct Load {
     time: Duration,
 }
 
-/// Measures the section and names the servers that are not installed.
+/// Also records which servers are not installed.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let Some(upshift) = built.upshift(&[]) else {
         return;

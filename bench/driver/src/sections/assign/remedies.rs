@@ -1,4 +1,4 @@
-//! Remedies for a server beside a batch process.
+//! Applies the means by which a server is preferred to a batch process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,9 @@ use super::servers::Server;
 use crate::peers::Program;
 use crate::sections::processes::Daemon;
 
-/// A remedy for a server beside a batch process.
+/// A means by which a server is preferred to a batch process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// No remedy.
     Nothing,
     /// The lowest nice value, for all processes and threads of the server.
     Nice,

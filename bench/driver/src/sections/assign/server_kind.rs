@@ -1,9 +1,8 @@
-//! The measured servers: nginx, redis and postgres, from their Debian packages.
+//! Describes the measured servers: nginx, redis and postgres, from their Debian packages.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A measured server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServerKind {
     /// nginx, with two workers that answer with a constant.
@@ -16,7 +15,7 @@ pub(super) enum ServerKind {
 
 impl ServerKind {
     /// Returns the name of the server, of its processes, and of its package.
-    fn words(self) -> [&'static str; 3] {
+    fn names(self) -> [&'static str; 3] {
         match self {
             ServerKind::Nginx => ["nginx", "nginx", "nginx-light"],
             ServerKind::Redis => ["redis", "redis-server", "redis-server"],
@@ -25,12 +24,11 @@ impl ServerKind {
     }
 
     pub(super) fn name(self) -> &'static str {
-        self.words()[0]
+        self.names()[0]
     }
 
-    /// Returns the name of the server's processes.
     pub(super) fn comm(self) -> &'static str {
-        self.words()[1]
+        self.names()[1]
     }
 
     pub(super) fn program(self) -> Option<PathBuf> {
@@ -51,7 +49,7 @@ impl ServerKind {
     /// # Errors
     /// The program is not installed (the message says how to install it), or cannot be run.
     pub(super) fn version(self) -> Result<String, String> {
-        let [name, _, package] = self.words();
+        let [name, _, package] = self.names();
         let program = self
             .program()
             .ok_or_else(|| format!("{name} is not installed: `sudo apt-get install {package}`"))?;

@@ -114,7 +114,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns all processes, each with its parent.
+/// Each with its parent.
 fn parents() -> Vec<(u32, u32)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,5 +1,5 @@
-//! The section `files`: the same work on files, blocking and non-blocking, on one CPU, with a warm
-//! and a cold page cache.
+//! The section `files`: measures the same work on files, with blocking and with non-blocking calls,
+//! on one CPU, with a warm and a cold page cache.
 //!
 //! The files are in `target/files` of the benchmarks, on the file system of the checkout. Every
 //! program is bound to CPU 0, with its threads and the kernel's threads for its ring; the client of
@@ -30,7 +30,6 @@ use crate::sections::closed::admit;
 use cache::{create_files, evict_all, fill_page_cache, preallocate, remove_output};
 pub(crate) use report::{goals, table};
 
-/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// A case of the section: its name, the row that the program is to measure, further arguments of
@@ -95,7 +94,6 @@ const PACE: Duration = Duration::from_millis(1);
 /// Factor by which the p99 of the urgent reads must be below that of every other runtime.
 const REQUIRED_SPEEDUP: f64 = 3.0;
 
-/// Output of a program.
 #[derive(Deserialize)]
 struct Printed {
     ops: f64,
@@ -108,7 +106,6 @@ struct Printed {
     sum: u64,
 }
 
-/// Measures all rows.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let dir = bench_dir().join("target/files");
     if let Err(error) = create_files(&dir) {
@@ -248,7 +245,6 @@ impl Printed {
     }
 }
 
-/// Runs one row once.
 fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     remove_output(dir);
     if case.is_warm {

@@ -1,4 +1,4 @@
-//! The goals and the tables of the section `files`.
+//! Defines the goals and formats the tables of the section `files`.
 
 use super::{CASES, MIXED, REQUIRED_SPEEDUP};
 use crate::goal::{Goal, at_least, at_most};
@@ -6,7 +6,6 @@ use crate::peers::{RAW_C, UPSHIFT};
 use crate::results::{Cell, Run, SectionResults};
 use crate::table::{Column, cells, format_value, spread, text};
 
-/// Returns the known cause of a missed goal.
 fn cause(case: &str) -> &'static str {
     if case.contains("writes") {
         "the kernel copies; beside urgent reads only one write runs at a time"

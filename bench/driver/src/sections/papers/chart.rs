@@ -1,6 +1,7 @@
-//! The throughput chart of the published slides: plaintext servers by number of requests, for C
-//! connections and a server on L CPUs. The load comes from `ab` (a connection for each request, as
-//! published) and from our client (persistent connections, for the duration of a run).
+//! Reproduces the throughput chart of the published slides: plaintext servers by number of
+//! requests, for C connections and a server on L CPUs. The load comes from `ab` (a connection for
+//! each request, as published) and from our client (persistent connections, for the duration of a
+//! run).
 
 use std::process::Command;
 
@@ -56,7 +57,6 @@ fn client_case((connections, cpus): (usize, usize)) -> String {
     format!("C = {connections}, L = {cpus}, our client")
 }
 
-/// Returns the servers of the chart, for a number of CPUs.
 fn programs(built: &BuiltPrograms, servers: &Programs, cpus: usize) -> Programs {
     let program = |server: &str| {
         let name = match (server, cpus) {
@@ -86,7 +86,6 @@ fn programs(built: &BuiltPrograms, servers: &Programs, cpus: usize) -> Programs 
     SERVERS.into_iter().filter_map(entry).collect()
 }
 
-/// Measures the selected shapes.
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
@@ -195,7 +194,6 @@ impl Drive for Ab {
     }
 }
 
-/// Parses the output of `ab`.
 fn parse_ab(text: &str, requests: usize) -> Result<Run, String> {
     let number = |head: &str| -> Option<f64> {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(head));

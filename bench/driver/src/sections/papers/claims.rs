@@ -1,4 +1,4 @@
-//! The published claims about these figures, each with our figure and a verdict.
+//! Judges the published claims about these figures, each beside our figure.
 //!
 //! A claim is judged by its wording, since the published numbers were measured on other machines.
 
@@ -24,7 +24,6 @@ const SLIDES: &str = "slides";
 const FASTER: &str =
     "today's CPUs need microseconds for a request, those of the publications milliseconds";
 
-/// Formats the verdicts in Markdown.
 pub(super) fn table(section: &SectionResults) -> String {
     claim::table("### Published claims", all(section)).markdown()
 }

@@ -1,4 +1,4 @@
-//! Coroutines against threads by number of connections, each of which sends at fixed times.
+//! Compares coroutines with threads by number of connections, each of which sends at fixed times.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ pub(super) struct Curve {
 
 /// Curve to which most claims refer.
 pub(super) const CURVE: Curve = Curve { n: 20, period: 100 };
-/// Curve of the second paper's data, which contains the published knee (see [`knee`]).
+/// Curve of the second paper's data, which contains the *knee*: the published number of connections
+/// beyond which a server no longer answers all requests (see [`knee`]).
 pub(super) const SMALL: Curve = Curve { n: 15, period: 100 };
 impl Curve {
     fn all() -> impl Iterator<Item = Curve> {
@@ -49,7 +50,6 @@ impl Curve {
         format!("n{}-{}", self.n, self.period)
     }
 
-    /// Returns the numbers of connections.
     pub(super) fn connections(self) -> impl Iterator<Item = usize> {
         let beyond = BEYOND.map(|per_second| per_second * self.period / 1000);
         PUBLISHED.into_iter().chain(beyond)
@@ -79,7 +79,6 @@ pub(super) fn row_names() -> Vec<String> {
     Curve::all().map(Curve::name).collect()
 }
 
-/// Measures the selected curves.
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
@@ -112,7 +111,6 @@ pub(super) fn run(
     }
 }
 
-/// Formats a table of each curve.
 pub(super) fn tables(section: &SectionResults) -> String {
     Curve::all().map(|curve| table(section, curve)).collect()
 }

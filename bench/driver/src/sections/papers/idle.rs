@@ -1,5 +1,5 @@
-//! Latency of 100 busy connections beside up to 50,000 mostly idle connections, and memory per idle
-//! connection, for Upshift with both drivers, for tokio, and for threads.
+//! Measures the latency of 100 busy connections beside up to 50,000 mostly idle ones, and the
+//! memory per idle connection, for Upshift with both I/O drivers, for tokio, and for threads.
 
 use std::time::Duration;
 
@@ -23,7 +23,6 @@ pub(super) const IDLE: [usize; 5] = [0, 5_000, 18_000, 20_000, 50_000];
 /// Number of connections that send a request every [`PERIOD`].
 const BUSY: usize = 100;
 const PERIOD: Duration = Duration::from_millis(10);
-/// Order of the matrices.
 const ORDER: usize = 8;
 /// Maximum number of a process's open files besides its connections.
 const OTHER_FILES: usize = 1_000;
@@ -46,7 +45,6 @@ pub(super) fn row_names() -> Vec<String> {
     IDLE.map(name).into()
 }
 
-/// Measures the selected numbers of idle connections.
 pub(super) fn run(
     results: &mut SectionResults,
     options: &Options,
@@ -78,7 +76,6 @@ pub(super) fn run(
     }
 }
 
-/// Formats all numbers of idle connections in one table.
 pub(super) fn table(section: &SectionResults) -> String {
     let title = "### 100 busy connections beside mostly idle ones\n\nn = 8. A busy connection sends every 10 ms, an idle one every 60 s. \
          Latency of the busy ones in µs; memory per connection in bytes, the server's resident memory and the kernel's \

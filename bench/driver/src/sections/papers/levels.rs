@@ -1,5 +1,5 @@
-//! 128 connections at eight levels, on one CPU and on two: the published load, which a current CPU
-//! answers without a queue, and larger matrices with which the same connections need 1.3 CPUs.
+//! Measures 128 connections at eight levels, on one CPU and on two. The published load is one that
+//! a current CPU answers without a queue. With larger matrices, the same connections need 1.3 CPUs.
 
 use std::time::Duration;
 
@@ -14,19 +14,16 @@ use crate::results::{Run, SectionResults};
 use crate::rounds::{self, Entry};
 use crate::table::format_value;
 
-/// Name of the row.
 pub(super) const NAME: &str = "levels";
 
 /// Number of connections at each level.
 const EACH: usize = 16;
-/// Published order and period.
 const PUBLISHED: (usize, Duration) = (20, Duration::from_millis(50));
 /// Order of the large matrices. Their period follows from the capacity of a CPU.
 const LARGE: usize = 96;
 /// Case in which the capacity of a CPU is measured.
 const CAPACITY: &str = "eight levels, n = 96, closed loop on 1 CPU";
 
-/// Names of the loads in the cases.
 pub(super) const LIGHT: &str = "n = 20, every 50 ms";
 pub(super) const HEAVY: &str = "n = 96, 130 % of a CPU";
 
@@ -35,7 +32,6 @@ pub(super) fn case(load: &str, cpus: usize) -> String {
     format!("eight levels, {load}, {cpus} CPU{s}")
 }
 
-/// Measures both loads on one CPU and on two.
 pub(super) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let program = |cpus: usize| {
         let pin = ["0", "0,1"][cpus - 1];
@@ -85,7 +81,6 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
 }
 
-/// Formats a table of each load.
 pub(super) fn tables(section: &SectionResults) -> String {
     [LIGHT, HEAVY]
         .into_iter()

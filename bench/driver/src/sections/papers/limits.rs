@@ -1,5 +1,5 @@
-//! Memory that connections take in the server and in the kernel, and the kernel's limits for
-//! threads.
+//! Measures the memory that connections take in the server and in the kernel, and checks the
+//! kernel's limits for threads.
 
 use std::fs;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ const AREAS: usize = 4;
 /// Memory areas of a process that belong to no thread.
 const OTHER_AREAS: usize = 500;
 
-/// Memory of a process and of the kernel, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     /// Resident memory of the process.

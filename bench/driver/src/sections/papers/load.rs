@@ -1,4 +1,4 @@
-//! The load of the papers' server: matrices from connections that send at fixed times.
+//! Defines the load of the papers' server: matrices from connections that send at fixed times.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -23,7 +23,6 @@ const WARM_UP: Duration = Duration::from_millis(250);
 /// Row of all addresses together, in cases with a row for each address.
 pub(super) const TOTAL: &str = "total";
 
-/// Returns the row name for a level.
 pub(super) fn level_row(level: u8) -> String {
     format!("level {level}")
 }
@@ -31,11 +30,9 @@ pub(super) fn level_row(level: u8) -> String {
 /// A load of matrices of one order, with the addresses and the CPUs of the server.
 #[derive(Clone)]
 pub(super) struct Load {
-    /// Order of the matrices.
     pub(super) n: usize,
     /// Level of each address; if empty, one address at the server's default level.
     pub(super) levels: &'static [u8],
-    /// Number of connections to each address.
     pub(super) connections: usize,
     /// Time between the requests of a connection; if `None`, the next request follows the reply.
     pub(super) period: Option<Duration>,
@@ -43,7 +40,6 @@ pub(super) struct Load {
     pub(super) idle: usize,
     /// Number of CPUs of the server: 1 (CPU 0), or 2 with precedence for the client on CPU 1.
     pub(super) cpus: usize,
-    /// Duration of a run.
     pub(super) time: Duration,
 }
 

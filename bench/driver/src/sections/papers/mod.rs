@@ -1,6 +1,6 @@
-//! The section `papers`: the figures that were published for SharedScheduler (two papers) and for
-//! Kuro (slides), in the published form, if they concern Linux or can be measured on it. Each
-//! published claim has a verdict.
+//! The section `papers`: measures the figures that were published for SharedScheduler (two papers)
+//! and for Kuro (slides), in the published form, as far as they can be measured on Linux. Each
+//! published claim gets a verdict.
 //!
 //! | file | figure |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `chart` | plaintext by number of requests, under `ab` and under our client |
 //! | `claims` | the published claims |
 //!
-//! `load` is the load of the first three figures, and `limits` measures memory and checks the
+//! `load` defines the load of the first three figures. `limits` measures memory, and checks the
 //! kernel's limits for threads. `--rows` selects a curve (`n20-100`), `levels`, a number of idle
 //! connections (`idle-50k`), or the connections and CPUs of a chart (`c100-l1`).
 
@@ -39,7 +39,6 @@ fn row_names() -> Vec<String> {
     .concat()
 }
 
-/// The selected rows.
 struct Selection<'a>(&'a [String]);
 
 impl Selection<'_> {
@@ -57,7 +56,6 @@ impl Selection<'_> {
     }
 }
 
-/// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let names = row_names();
     for name in &options.rows {
@@ -92,7 +90,6 @@ pub(crate) fn tables(section: &SectionResults) -> String {
     .concat()
 }
 
-/// Returns the goals of the section.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     [
         curve::goals(section),

@@ -1,4 +1,4 @@
-//! The rows of the section, each with a load and the servers under this load.
+//! Lists the rows of the section, each with a load and the servers under this load.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,19 +22,15 @@ const WARM_UP: Duration = Duration::from_millis(250);
 pub(crate) struct Case {
     /// Name on the command line.
     pub(crate) name: &'static str,
-    /// Title on the page.
     pub(crate) title: &'static str,
     /// Upshift's server, measured without preemption, with preemption, and with preemption as root.
     pub(super) server: Server,
-    /// Servers of other runtimes.
     pub(super) others: &'static [&'static str],
     pub(super) load: Load,
 }
 
-/// A server of Upshift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Server {
-    /// The spin server on CPU 0.
     Spin,
     /// The spin server on both CPUs; the client takes the time that it needs from CPU 1.
     TwoVcpus,

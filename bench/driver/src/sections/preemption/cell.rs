@@ -1,4 +1,4 @@
-//! A run of one server in a row.
+//! Measures a run of one server under one load.
 
 use std::time::Duration;
 
@@ -39,9 +39,8 @@ impl Drive for Cell {
     }
 }
 
-/// Class of short requests, of pings and of pages.
+/// Requests that are short, and also pings and pages.
 pub(super) const SHORT: &str = "short";
-/// Class of long requests.
 pub(super) const LONG: &str = "long";
 
 /// Returns the cell name for a class of requests to a server.

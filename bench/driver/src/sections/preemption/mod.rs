@@ -1,5 +1,6 @@
-//! The section `preemption`: long requests among short ones, with and without preemption, with and
-//! without privileges, next to a server in C, to Go and to the published technique (`peers/trick`).
+//! The section `preemption`: measures long requests among short ones, with and without preemption,
+//! and with and without privileges. Other servers for comparison are one in C, one in Go, and the
+//! published technique (`peers/trick`).
 //!
 //! The server is on CPU 0 and the client on CPU 1; a server with two vCPUs uses both CPUs. Cells
 //! are named after a server and a class of requests: `SERVER: short`, `SERVER: long`. A ratio is
@@ -28,7 +29,6 @@ use cell::Cell;
 pub(crate) use table::tables;
 pub(crate) use targets::goals;
 
-/// Upshift without preemption.
 const PREEMPT_OFF: &str = "off";
 /// The same server once more. Its ratio to [`PREEMPT_OFF`] shows by how much equal servers differ.
 const PREEMPT_OFF_AGAIN: &str = "off again";
@@ -36,19 +36,15 @@ const PREEMPT_OFF_AGAIN: &str = "off again";
 const PREEMPT_ON: &str = "on";
 /// Upshift with preemption and permission for a real-time watcher.
 const PREEMPT_AS_ROOT: &str = "on as root";
-/// The server in C.
 const C_SERVER: &str = "c";
 const GO: &str = "go";
 /// The published technique of preemption, `peers/trick`.
 const TRICK: &str = "trick";
 
-/// User id of the ordinary user, `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// A quantity of a run.
 type Quantile = fn(&Run) -> f64;
 
-/// Measures the section.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     for name in &options.rows {
         if !CASES.iter().any(|case| case.name == name) {
@@ -63,7 +59,6 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let _ = fs::remove_dir_all(folder);
 }
 
-/// Returns the selected rows.
 fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
     let is_chosen =
         |case: &&Case| options.rows.is_empty() || options.rows.iter().any(|name| name == case.name);

@@ -1,4 +1,6 @@
-//! A table for each row: medians, and their ratios to *off* and to *c* over common rounds.
+//! Formats one table per case, with one row per server: the median of each figure, and its ratios
+//! to the server without preemption (*off*) and to the C server (*c*). A ratio uses only the rounds
+//! in which both servers were measured.
 
 use upshift_report::Table;
 
@@ -7,7 +9,8 @@ use super::{C_SERVER, PREEMPT_OFF, Quantile};
 use crate::results::{Run, SectionResults, distinct};
 use crate::table::format_value;
 
-/// Figures of a class: title, quantity, and divisor of the unit.
+/// Columns: heading, class of requests, quantity, and the factor that converts to the unit in the
+/// heading (values are divided by it).
 const FIGURES: [(&str, &str, Quantile, f64); 5] = [
     ("short p50 µs", SHORT, Run::p50, 1.0),
     ("p95 µs", SHORT, Run::p95, 1.0),
@@ -16,7 +19,6 @@ const FIGURES: [(&str, &str, Quantile, f64); 5] = [
     ("CPU µs/req", SHORT, Run::cpu, 1.0),
 ];
 
-/// Formats the tables in Markdown; empty if nothing is measured.
 pub(crate) fn tables(section: &SectionResults) -> String {
     let cases = section.cases();
     let tables: String = cases.iter().map(|case| table(section, case)).collect();
@@ -30,9 +32,9 @@ pub(crate) fn tables(section: &SectionResults) -> String {
 }
 
 fn table(section: &SectionResults, case: &str) -> String {
-    let heads = FIGURES.map(|(head, ..)| head);
-    let heads = [&["<server"], &heads[..], &["client late µs", "rounds"]].concat();
-    let mut table = Table::new(format!("### {case}"), &heads);
+    let headings = FIGURES.map(|(heading, ..)| heading);
+    let headings = [&["<server"], &headings[..], &["client late µs", "rounds"]].concat();
+    let mut table = Table::new(format!("### {case}"), &headings);
     let peers = section
         .cells_of_case(case, |_| true)
         .map(|cell| cell.peer.as_str());
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn ratios_use_the_rounds_that_both_servers_have() {
         let mut section = SectionResults::default();
-        // The machine becomes slower from round to round; the ratio stays.
+        // The machine becomes slower from round to round, but the ratio stays the same.
         for (round, drift) in [(0, 1.0), (1, 2.0), (2, 8.0)] {
             for (server, p50) in [(PREEMPT_ON, 30.0), (C_SERVER, 20.0), (PREEMPT_OFF, 60.0)] {
                 // A round that was not measured with all servers.

@@ -1,4 +1,4 @@
-//! The goals of preemption: limits for single rows, and a limit for all rows together.
+//! Defines the goals of preemption: limits for single rows, and a limit for all rows together.
 
 use super::cases::{CASES, Case};
 use super::cell::{LONG, SHORT, row};
@@ -25,7 +25,6 @@ struct Target {
     base: &'static str,
     figures: &'static [Figure],
     limit: f64,
-    /// Cause of a miss.
     cause: &'static str,
 }
 
@@ -75,7 +74,6 @@ const EQUAL: f64 = 1.0 + crate::goal::NOISE;
 /// Largest permitted p99 of short requests in any row, as a multiple of the p99 without preemption.
 const MAX_HARM: f64 = 1.1;
 
-/// Returns all goals of the section.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let values = |case: &Case, server: &str, (_, class, quantile): Figure| {
         section.values(case.title, &row(server, class), quantile)

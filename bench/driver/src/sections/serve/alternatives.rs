@@ -1,4 +1,4 @@
-//! The table of the mixed load: Upshift beside the alternatives that users of tokio have.
+//! Formats the table of the mixed load: Upshift beside the alternatives that users of tokio have.
 
 use upshift_report::Table;
 

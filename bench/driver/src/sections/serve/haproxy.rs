@@ -1,4 +1,4 @@
-//! HAProxy in front of the axum application on tokio: one process or two, all on CPU 0.
+//! Runs HAProxy in front of the axum application on tokio: one process or two, all on CPU 0.
 //!
 //! The configurations are `peers/haproxy/*.cfg`. HAProxy and the processes behind it together form
 //! the server: they share CPU 0, and the CPU time of all of them counts.
@@ -13,10 +13,8 @@ use crate::server::Server;
 /// Ports outside the range that Linux assigns to clients.
 const PORTS: std::ops::Range<u16> = 20_000..32_768;
 
-/// Means by which urgent requests are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
-    /// The second process has nice 19.
     Nice,
     /// HAProxy and the first process are in the heaviest cgroup, the second is in the lightest.
     Weight,
@@ -24,14 +22,12 @@ enum Means {
     Queue,
 }
 
-/// The processes behind HAProxy.
 #[derive(Clone, Debug)]
 pub(super) struct Backends {
     means: Means,
     axum: Program,
 }
 
-/// A running server, and the cgroups of its processes.
 pub(super) struct Deployed {
     pub(super) server: Server,
     /// Removed after the server's end, because a cgroup with processes cannot be removed.
@@ -102,7 +98,6 @@ impl Backends {
     }
 }
 
-/// Returns the program with the largest nice value.
 fn niced(program: &Program) -> Program {
     let words = [
         "-n".into(),
