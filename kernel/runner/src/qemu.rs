@@ -63,7 +63,10 @@ pub(crate) enum Network {
     /// A card in a legacy slot, without the event index.
     Legacy,
     /// A card in a modern slot; this port of 127.0.0.1 is forwarded to a port of the machine.
-    ForwardedTo { port: u16, to: u16 },
+    ForwardedTo {
+        port: u16,
+        to: u16,
+    },
     /// A card in a modern slot; this port of 127.0.0.1 is forwarded to port 7 of the machine.
     Forwarded(u16),
     /// `Forwarded` for TCP and UDP. Frames may leave the network, because QEMU drops the datagrams
@@ -79,7 +82,10 @@ pub(crate) enum Network {
         of_server: u16,
     },
     /// A network of two peers: each frame is a datagram between these ports of 127.0.0.1.
-    Wire { machine: u16, peer: u16 },
+    Wire {
+        machine: u16,
+        peer: u16,
+    },
 }
 
 pub(crate) struct Outcome {

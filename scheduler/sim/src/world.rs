@@ -26,15 +26,24 @@ const MOST_EVENTS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    Continue { strand: usize, epoch: u32 },
+    Continue {
+        strand: usize,
+        epoch: u32,
+    },
     /// A thread that serves no vCPU spawns a coroutine.
     Spawn(usize),
     /// A thread that serves no vCPU puts a token into a channel.
     Signal(usize),
     /// Data for a coroutine arrives on the ring of a vCPU.
-    Arrival { vcpu: usize, operation: usize },
+    Arrival {
+        vcpu: usize,
+        operation: usize,
+    },
     /// The watcher of a vCPU, which decides when a poll is suspended, examines a poll.
-    Watch { vcpu: usize, poll: u64 },
+    Watch {
+        vcpu: usize,
+        poll: u64,
+    },
 }
 
 /// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.

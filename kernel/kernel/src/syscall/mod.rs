@@ -40,7 +40,10 @@ fn word(answer: Answer) -> isize {
 enum Form {
     Synchronous,
     /// The thread continues; the completion contains these words.
-    Asynchronous { token: u64, coroutine: u64 },
+    Asynchronous {
+        token: u64,
+        coroutine: u64,
+    },
 }
 
 /// Executes the thread's call. Returns `None` if the thread is parked, or has ended.

@@ -19,7 +19,10 @@ enum Use {
     Other,
     /// A poll of a level of the floor. `ahead` is true if a coroutine above the floor was ready
     /// when the poll began; `seen` is the vCPU's bitmap at that time.
-    Floor { ahead: bool, seen: u64 },
+    Floor {
+        ahead: bool,
+        seen: u64,
+    },
 }
 
 /// The state of the check. Excesses are in hundredths of nanoseconds.
