@@ -43,6 +43,7 @@ pub struct Table {
     /// Line above the table, unless it is empty.
     pub title: String,
     columns: Vec<Column>,
+    /// Cells by row.
     pub rows: Vec<Vec<String>>,
 }
 

@@ -249,10 +249,12 @@ macro_rules! two_paths {
 }
 
 two_paths! {
+    /// Renames a file, and replaces the file that had the new name.
     RenameAt, RenameAt
 }
 
 two_paths! {
+    /// Gives a file another name, which is a hard link.
     LinkAt, LinkAt
 }
 
