@@ -19,7 +19,8 @@ impl WaiterLevels {
         }
     }
 
-    /// Moves a waiter from a level to another; `None` if it did not wait, or no longer waits.
+    /// Moves a waiter from level `before` to level `now`. `before` is `None` for a new waiter,
+    /// `now` for one that stops waiting.
     pub(crate) fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;
@@ -40,13 +41,16 @@ impl WaiterLevels {
     }
 }
 
-/// Returns the most urgent of `levels`, or the least urgent level of work if the set is empty.
+/// Returns the most urgent of `levels`, or [`executor::LEAST_URGENT_WORK`] if the set is empty or
+/// holds only less urgent levels.
 fn most_urgent(levels: u64) -> Level {
     let least = executor::LEAST_URGENT_WORK;
     let most = levels.trailing_zeros() as u8;
     Level::new(most).unwrap_or(least).min(least)
 }
 
+/// Gives the coroutine the level of its most urgent waiter. Does nothing if the coroutine has
+/// ended.
 pub(crate) fn follow(coroutine: CoroutineId, levels: u64) {
     let level = most_urgent(levels);
     let domain = executor::domain();

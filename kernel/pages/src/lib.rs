@@ -1,10 +1,13 @@
 //! Access to the words of the pages that the kernel and a program share, for the library of user
 //! programs and for the vDSO.
 //!
-//! The pages are mapped in every process before the process starts. `TRACE` is mapped only if the
-//! word `TRACING` of the shared page is set, and a page of the completion ring after the first call
-//! that may complete in it. Both sides access the words atomically, so a reference to a word is
-//! sound while the program runs. An access is a load or a store.
+//! Most pages are mapped in every process before the process starts. `TRACE` is mapped only if the
+//! word `TRACING` of the shared page is set. A page of the completion ring is mapped by the first
+//! call whose completion may be written to it. Both sides access the words atomically, so a
+//! reference to a word is sound while the program runs. Words are only loaded and stored; there are
+//! no read-modify-write operations.
+//!
+//! Each thread has a *line*, `LINE_WORDS` words in the page of threads (`os_abi::thread`).
 //!
 //! Only programs link this crate, because in the kernel these addresses belong to the loaded
 //! process.
@@ -29,14 +32,14 @@ fn word(page: usize, index: usize) -> &'static AtomicU64 {
     unsafe { &*((page as *const AtomicU64).add(index)) }
 }
 
-/// Returns a word of the process's private page (`os_abi::shared`).
+/// Returns a word of the page that the kernel shares with this process alone (`os_abi::shared`).
 #[inline]
 #[must_use]
 pub fn shared(index: usize) -> &'static AtomicU64 {
     word(layout::SHARED, index)
 }
 
-/// Returns a word of a page of the completion ring that is mapped.
+/// Returns a word of a mapped page of the completion ring.
 #[inline]
 #[must_use]
 pub fn completion(page: usize, index: usize) -> &'static AtomicU64 {
@@ -52,7 +55,8 @@ pub fn trace(index: usize) -> &'static AtomicU64 {
     word(layout::TRACE, index)
 }
 
-/// Returns the global bitmap, which only the kernel writes.
+/// Returns the global bitmap, which only the kernel writes: bit L is set if work of level L waits
+/// for a hart.
 #[inline]
 #[must_use]
 pub fn global() -> &'static AtomicU64 {
@@ -95,7 +99,7 @@ pub fn line(word: usize) -> &'static AtomicU64 {
     unsafe { &*line_start().add(word) }
 }
 
-/// Returns a word of the line that thread `index` of the process has.
+/// Returns a word of the line of thread `index` of the process.
 #[inline]
 #[must_use]
 pub fn line_of(index: usize, word_of_line: usize) -> &'static AtomicU64 {

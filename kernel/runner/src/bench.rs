@@ -1,5 +1,5 @@
-//! Benchmarks of the kernel. Most figures are instructions, counted on a machine whose clock counts
-//! instructions (`-icount`); a few use the host's clock.
+//! Benchmarks of the kernel. Most figures are numbers of instructions, taken on a QEMU machine
+//! whose clock counts instructions (`-icount`). A few figures use the host's clock.
 //!
 //! A figure is a line `figure: NAME: NUMBER` of a program or of the kernel's own measurements.
 //! Lines of the same name are repetitions.
@@ -10,14 +10,17 @@ use std::time::Duration;
 use crate::build::{self, Image};
 use crate::qemu::{self, Machine};
 
-/// Published time for a round through the ring of pipes on QEMU, in milliseconds.
+/// Time of one round through the ring of pipes on QEMU, in milliseconds, as published for another
+/// system (`ring.rs` of the user programs).
 const PUBLISHED_RING: f64 = 1097.0;
-/// Connections, and orders of the matrices, of the servers whose requests are counted.
+/// Configurations in which the cost of a request is measured: the number of connections, and the
+/// order n of the n × n matrices.
 const REQUESTS: [(u32, u32); 2] = [(1, 1), (16, 8)];
-/// Time for which requests are counted, in milliseconds of a million instructions each.
+/// How long requests are counted, in virtual milliseconds. Under `-icount` a virtual millisecond is
+/// a million instructions.
 const MILLIS: u32 = 100;
-/// Index of the word that holds the time of a request in nanoseconds; an instruction takes one
-/// nanosecond.
+/// Index, in the line `matrix: …`, of the word that holds the time of a request in nanoseconds. An
+/// instruction takes one nanosecond.
 const NANOS: usize = 17;
 const RINGS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -54,8 +57,9 @@ pub(crate) fn run(isolated: bool) -> Result<ExitCode, String> {
     ring(&image)
 }
 
-/// Returns the instructions for a request to the evaluation's server, clients included. The server
-/// runs coroutines; the load is a closed loop of one level.
+/// Returns the number of instructions per request to the matrix server, including those of the
+/// clients. The server uses coroutines. Each client sends its next request when it has the reply,
+/// and all requests have the same level.
 fn request(image: &Image, connections: u32, n: u32) -> Result<u64, String> {
     let arguments = format!("init=matrix with=coroutines,{connections},{n},1,0,{MILLIS},1");
     let output = boot(image, true, &arguments)?;

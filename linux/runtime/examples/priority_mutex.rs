@@ -1,7 +1,7 @@
 //! Priority lending: a less urgent coroutine holds a mutex for which an urgent one waits, and a
 //! third coroutine, of a level in between, is ready. Without lending, the third coroutine would run
 //! before the holder (priority inversion). With lending, the holder runs at the urgent level until
-//! it releases the mutex.
+//! it releases the mutex. A lower number is a more urgent level.
 //!
 //! Run it with `cargo run -p upshift --example priority_mutex`.
 
@@ -29,7 +29,7 @@ async fn main() {
                     yield_now().await;
                 }
                 drop(value);
-                // The loan has ended, and the coroutine has its own level again.
+                // Lending has ended, and the coroutine has its own level again.
                 yield_now().await;
                 order.lock().await.push("less urgent holder");
             },

@@ -1,5 +1,6 @@
 //! A priority scheduler for coroutines. It is a thread-per-core io_uring runtime in which every
-//! coroutine has a level, and the most urgent ready coroutine runs next.
+//! coroutine has a level, and the most urgent ready coroutine runs next. A *vCPU* is the right to
+//! run on one CPU, with its ready queues and its io_uring.
 //!
 //! ```
 //! use upshift::{Level, Priority, time};
@@ -46,16 +47,16 @@
 //! |---|---|
 //! | `runtime` | builder, shut-down, the state that all vCPUs share |
 //! | `worker` | the loop of a vCPU, and its thread |
-//! | `preempt` | suspension of a poll, its watcher, the permit of a thread |
+//! | `preempt` | suspension of polls, the watcher that decides it, a permit to use the vCPU |
 //! | `stand_in` | service of a busy vCPU's ring and timers by an idle one |
-//! | `board` | the connection to the machine's daemon |
+//! | `board` | the connection to `upshift daemon`, which elevates threads with urgent work |
 //! | `context`, `host` | access from a thread to its vCPU |
 //! | `coroutine` | spawning, preemption test and budget |
 //! | `blocking` | threads for functions that block |
 //! | `user_code` | calls of the user's wakers, destructors and hooks |
 //! | `memory` | allocation of futures and control blocks |
 //! | `tokio` (feature `tokio-rt`) | a runtime of tokio beside this one |
-//! | [`task`] | results, sets of coroutines, under tokio's names |
+//! | [`task`] | coroutines under tokio's names: spawning, `JoinHandle`, `JoinSet` |
 //! | [`net`], [`fs`], [`process`], [`signal`], [`time`], [`sync`] | the API for programs |
 //! | [`io`] | the I/O traits of the ecosystem, and copying |
 //! | `tls` | TLS over any of the streams (feature `tls`) |
@@ -63,7 +64,7 @@
 //! | [`observe`] | stalls, spans, the live view |
 //! | [`trace`] | a timeline of coroutines and vCPUs |
 //! | [`sys`] | system calls in a blocking and an asynchronous form |
-//! | `axum` (feature) | `axum::serve` on the vCPUs, with levels; names of routes |
+//! | `axum` (feature) | `axum::serve` on this runtime, with a level per request; names of routes |
 //! | `hyper` (feature) | hyper, axum and tower on this runtime |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -102,7 +103,7 @@ mod worker;
 
 pub(crate) use upshift_elevate::futex;
 
-/// Path at which the expansions of the macros of `sys` find its functions.
+/// The macros of `sys` expand to paths through this re-export.
 #[doc(hidden)]
 pub use sys as calls;
 

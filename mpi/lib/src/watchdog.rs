@@ -10,9 +10,10 @@
 //! When a rank dies, one survivor of the node reports it, with its last level-0 request. Every
 //! pending operation fails with [`Error::Died`](crate::Error::Died). After a grace period, in which
 //! a server can still refuse requests, each survivor exits with status [`EXIT_STATUS`]. `mpirun`
-//! notices the death at the same time and sends SIGTERM to all ranks; the handling of SIGTERM
-//! therefore also waits for the grace period. A second later `mpirun` sends SIGKILL. The watchdog
-//! never calls MPI, because no MPI function is safe after a rank has died.
+//! notices the death at the same time and sends SIGTERM to all ranks. A rank that gets SIGTERM
+//! therefore first looks for a death, for a quarter of the grace period. A second later `mpirun`
+//! sends SIGKILL. The watchdog never calls MPI, because no MPI function is safe after a rank has
+//! died.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -170,7 +171,8 @@ impl WatchdogThread {
                     return;
                 }
                 Event::Died(death) => return self.fail(death),
-                // A rank may have died, since `mpirun` often notices a death before the pidfd does.
+                // `mpirun` often notices a death before the pidfd does, so look for one before
+                // exiting.
                 Event::Term => {
                     let deadline = Instant::now() + self.limits.grace / 4;
                     while Instant::now() < deadline {

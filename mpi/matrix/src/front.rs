@@ -1,8 +1,8 @@
 //! Serves TCP clients on rank 0, with a coroutine for each connection.
 //!
-//! A coroutine reads headers at level 0 (the most urgent), with bounded work. Then it takes the
-//! level of the request, and reads the matrix, computes and replies at this level. After a rank has
-//! died, every request is answered with [`wire::UNAVAILABLE`].
+//! A coroutine reads headers at level 0 (the most urgent), one header of fixed size at a time. Then
+//! it takes the level of the request, and reads the matrix, computes and replies at this level.
+//! After a rank has died, every request is answered with [`wire::UNAVAILABLE`].
 
 use std::io;
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ async fn connection(
         let (length, wire_level) = parts(head);
         let n = match order(length) {
             Ok(n) if wire_level < wire::LEVELS => n,
-            Ok(_) => return refuse(&mut stream, "send a level from 0 to 7").await,
+            Ok(_) => return refuse(&mut stream, "the level must be from 0 to 7").await,
             Err(error) => return refuse(&mut stream, &error.to_string()).await,
         };
         let level = matrices.levels().level(wire_level);

@@ -1,4 +1,5 @@
-//! Tests the scheduler with real threads. Wakes come from all threads while vCPUs come and go.
+//! Tests the scheduler with real threads. Wakes come from all threads while vCPUs come and go. The
+//! invariants in the names of tests are numbered in the documentation of `upshift_core`.
 
 #![cfg(not(loom))]
 
@@ -223,7 +224,7 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
                                 };
                                 let level = some_level(&mut random);
                                 // SAFETY: this thread serves the vCPU and retires it; the handle,
-                                // if the domain is not closed yet, is dropped at once.
+                                // if there is one, is dropped at once.
                                 let handle = unsafe { executor.spawn_pinned(future, level) };
                                 drop(handle);
                             }

@@ -1,5 +1,6 @@
-//! Microbenchmarks of Upshift: those of every peer, and two that only Upshift has, `reprio` (a
-//! queued coroutine changes its level) and `need_preempt`. Levels are in use, as in every program.
+//! Microbenchmarks of Upshift: those that all compared runtimes have, and two that only Upshift
+//! has,
+//! `reprio` (a queued coroutine changes its level) and `need_preempt`.
 
 mod workers;
 
@@ -100,6 +101,6 @@ fn main() {
         }),
         Part::TwoThreads => two_threads(PEER, |future| build().block_on(future)),
     }
-    // A million idle coroutines need not be freed.
+    // Exits at once, so that the million idle coroutines of a benchmark are not freed one by one.
     std::process::exit(0);
 }

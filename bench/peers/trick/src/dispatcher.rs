@@ -24,11 +24,11 @@ struct Connection {
 pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let watch = |source: &dyn std::os::fd::AsFd, name: u64| {
+    let watch = |source: &dyn std::os::fd::AsFd, key: u64| {
         epoll::add(
             &events,
             source.as_fd(),
-            epoll::EventData::new_u64(name),
+            epoll::EventData::new_u64(key),
             epoll::EventFlags::IN,
         )
     };
@@ -38,19 +38,19 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     loop {
         let idle = !shared.workers.iter().any(worker::Worker::is_busy)
             && connections.iter().flatten().all(|c| c.output.is_empty());
-        let now = Timespec {
+        let no_wait = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         ready.clear();
         let room = rustix::buffer::spare_capacity(&mut ready);
-        match epoll::wait(&events, room, if idle { None } else { Some(&now) }) {
+        match epoll::wait(&events, room, if idle { None } else { Some(&no_wait) }) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         for event in &ready {
-            let name = event.data.u64();
-            if name == LISTENER {
+            let key = event.data.u64();
+            if key == LISTENER {
                 while let Ok((stream, _)) = listener.accept() {
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
@@ -61,17 +61,17 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
                         output: Vec::new(),
                     }));
                 }
-            } else if let Some(slot) = connections.get_mut(name as usize)
+            } else if let Some(slot) = connections.get_mut(key as usize)
                 && let Some(connection) = slot
-                && !receive(shared, name as usize, connection)
+                && !receive(shared, key as usize, connection)
             {
                 *slot = None;
             }
         }
         turn(shared);
         let served = std::mem::take(&mut *lock(&shared.served));
-        for (name, request) in served {
-            if let Some(Some(connection)) = connections.get_mut(name) {
+        for (key, request) in served {
+            if let Some(Some(connection)) = connections.get_mut(key) {
                 connection.output.extend_from_slice(&request.bytes());
             }
         }
@@ -83,7 +83,7 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
 }
 
 /// Receives requests; returns whether the connection stays open.
-fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
+fn receive(shared: &Shared, key: usize, connection: &mut Connection) -> bool {
     let mut requests = lock(&shared.requests);
     let room = WORKERS.saturating_sub(requests.len());
     let mut input = [0; READ_BYTES];
@@ -97,7 +97,7 @@ fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
             let mut chunk = &input[..count];
             loop {
                 match connection.frames.next(&mut chunk) {
-                    Ok(Some(request)) => requests.push_back((name, request)),
+                    Ok(Some(request)) => requests.push_back((key, request)),
                     Ok(None) => return true,
                     Err(_) => return false,
                 }
@@ -107,7 +107,8 @@ fn receive(shared: &Shared, name: usize, connection: &mut Connection) -> bool {
     }
 }
 
-/// Starts an idle worker if requests wait, then resumes each preempted worker for a slice.
+/// Starts an idle worker if requests wait, then resumes each preempted worker for a slice
+/// ([`QUANTUM`]).
 fn turn(shared: &Shared) {
     let waiting = !lock(&shared.requests).is_empty();
     let mut workers = shared.workers.iter().enumerate();

@@ -1,5 +1,5 @@
 //! Runs the workers, which compute, and the switcher, which demotes a worker at the end of its
-//! slice.
+//! slice ([`QUANTUM`]).
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use crate::{DEMOTED, ELEVATED, QUANTUM, Shared, lock};
 #[derive(Default)]
 pub(crate) struct Worker {
     thread: OnceLock<(Thread, Elevated)>,
-    /// True from the start of the worker until it finds the queue empty.
+    /// True from [`Worker::start`] until the worker finds the queue empty.
     busy: AtomicBool,
 }
 
@@ -30,8 +30,9 @@ impl Worker {
         self.busy.load(SeqCst)
     }
 
-    /// Starts the worker, which empties the queue. If every request takes less than a slice, the
-    /// queue is empty before this returns.
+    /// Wakes the worker, which then serves requests until the queue is empty. An elevated worker
+    /// preempts the caller, so if every request takes less than a slice, the queue is empty when
+    /// this returns.
     pub(crate) fn start(&self) {
         self.busy.store(true, SeqCst);
         if let Some((thread, _)) = self.thread.get() {
@@ -39,8 +40,8 @@ impl Worker {
         }
     }
 
-    /// Elevates the worker, which runs before this returns, until a slice expires or the queue is
-    /// empty.
+    /// Elevates the demoted worker again. The worker preempts the caller, so this returns only when
+    /// the worker's slice has expired or the queue is empty.
     pub(crate) fn resume(&self) {
         self.set(ELEVATED);
     }

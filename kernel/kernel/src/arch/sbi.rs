@@ -35,7 +35,7 @@ fn call(extension: usize, function: usize, args: [usize; 3]) -> Result<(), SbiEr
 }
 
 pub(crate) fn set_timer(deadline: u64) {
-    // A machine without Sstc has this call; a failure has no remedy.
+    // The firmware of a machine without Sstc provides this call; if it fails, nothing can be done.
     let _ = call(TIME, 0, [deadline as usize, 0, 0]);
 }
 
@@ -50,7 +50,8 @@ pub(crate) fn send_ipi(hart: usize) {
 /// The firmware's error word: the hart does not exist or is not stopped.
 ///
 /// # Safety
-/// `entry` is the physical address of code that expects this entry state.
+/// `entry` is the physical address of code that expects `argument` in `a1` and the state of a hart
+/// that was just started.
 pub(crate) unsafe fn start_hart(
     hart: usize,
     entry: usize,

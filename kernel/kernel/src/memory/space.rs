@@ -1,7 +1,7 @@
 //! Address spaces of processes: their mappings, and the harts that use them.
 //!
 //! An address space is freed when its last holder is dropped; a hart that has the space in `satp`,
-//! or will have it in user mode, is a holder ([`load`], [`unload`]).
+//! or will load it before it returns to user mode, is a holder ([`load`], [`unload`]).
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicUsize;
@@ -142,8 +142,10 @@ impl AddressSpace {
         }
     }
 
-    /// Copies at most `count` pages, from address `start` on, that do not exist in this space;
-    /// pages that all processes share are shared. Returns the address at which to continue.
+    /// Copies at most `count` pages, from address `start` on, that do not exist in this space.
+    /// Pages common to all processes are mapped, not copied. Returns the address at which to
+    /// continue, or
+    /// `None` when no page is left.
     pub(crate) fn copy_pages(
         &self,
         from: &AddressSpace,
@@ -186,7 +188,7 @@ impl AddressSpace {
         Ok(Some(at))
     }
 
-    /// Allocates a frame of the allowance that begins with `bytes`.
+    /// Allocates a frame that begins with `bytes`, and charges it to the allowance.
     fn new_frame(&self, bytes: &[u8]) -> Result<Frame, OutOfMemory> {
         if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);

@@ -1,5 +1,5 @@
 //! A measured point: the load of a machine, and its figures. The file of points has a line for each
-//! figure.
+//! figure. *The papers* are those on SharedScheduler, cited in `docs/papers.md`.
 
 use std::fmt;
 
@@ -8,6 +8,7 @@ use std::fmt;
 pub(crate) struct Load {
     pub(crate) model: usize,
     pub(crate) connections: u32,
+    /// The server squares matrices of `n` rows and `n` columns.
     pub(crate) n: u32,
     /// Number of levels over which the connections are spread.
     pub(crate) levels: u32,
@@ -43,7 +44,7 @@ impl Load {
 /// Name of a clock that counts instructions, one per nanosecond; slower clocks append a divisor.
 const COUNTED: &str = "icount";
 
-/// Returns the shift of a clock, as [`Load`] writes it.
+/// Returns [`Load::shift`] for the name of a clock, as `Display` writes it.
 fn shift_of(clock: &str) -> u32 {
     let nanos = clock
         .strip_prefix(COUNTED)
@@ -96,7 +97,8 @@ pub(crate) struct Figures {
     pub(crate) nanos: u64,
 }
 
-/// A load and its figures: first of all requests, then of each level. Empty if the machine failed.
+/// A load and its figures: first of all requests, then of each level. `figures` is empty if the
+/// machine failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) load: Load,
@@ -138,11 +140,11 @@ impl Point {
         Some(all.count as f64 * 1000.0 / f64::from(self.load.millis))
     }
 
-    /// Returns the instructions of all harts per request of a closed loop. They are computed from
-    /// the time between the replies of each connection. If the file lacks this time, or if a
-    /// connection was answered in a part of the measured time only, they are computed from the
-    /// number of replies. In the latter case the time between replies is too small, because it
-    /// would mean more replies than there are, plus one on each connection.
+    /// Returns the instructions of all harts per request of a closed loop. They are normally
+    /// computed from the time between the replies of each connection. They are computed from the
+    /// number of replies if the file lacks that time, or if the time is so short that it would
+    /// imply more than `count + connections` replies, because a connection was answered during a
+    /// part of the run only.
     pub(crate) fn instructions(&self) -> Option<u64> {
         let all = self.figures.first().filter(|all| all.count > 0)?;
         let spent = u64::from(self.load.millis) * u64::from(self.load.stretch()) * 1_000_000;
@@ -215,8 +217,8 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
     Some((load, (*who != "fails").then_some(figures)))
 }
 
-/// Parses a line of the program: model and load, group, then numbers. Times are divided by
-/// `stretch`.
+/// Parses a line that the benchmarked program prints: model and load, group, then numbers. Times
+/// are divided by `stretch`.
 pub(crate) fn parse_program_line(line: &str, stretch: u32) -> Option<Figures> {
     let words: Vec<&str> = line.strip_prefix("matrix: ")?.split(' ').collect();
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_of_a_request_does_not_depend_on_the_last_turn() {
+    fn instructions_per_request_ignore_an_extra_round_of_replies() {
         // 96 connections are answered together every 21.3 ms: nine or ten times in 200 ms.
         let cost = |turns: u64| {
             let line = format!(
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_not_cheap_if_a_connection_is_answered_only_for_a_while() {
+    fn a_connection_answered_only_briefly_does_not_lower_the_cost() {
         let line = "KTUT,64,20,1,0,200,3,icount,all,2337,4260,5055,7428,1979,2298,0,0,0,0,209208";
         let point = &parse(&format!("{COLUMNS}\n{line}\n"))[0];
         assert_eq!(point.instructions(), Some(600_000_000 / 2_337));

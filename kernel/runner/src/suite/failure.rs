@@ -1,16 +1,17 @@
-//! Reports the machines that failed, and runs them a second time.
+//! Reports the test machines (emulated systems) that failed, and runs them a second time.
 //!
-//! Under emulation the host decides when a hart runs, so a test that waits for a time can fail
-//! without an error. A machine that fails in the suite and passes alone is *unstable*. It is named
-//! and counted, but is not a failure. Several unstable machines at once are a failure. A soak
-//! repeats no machine.
+//! Under emulation the host decides when a hart runs, so a test that depends on timing can fail
+//! although the code is correct. A machine that fails in the suite and passes alone is *unstable*.
+//! It is named and counted, but is not a failure. If more than [`MAX_RERUNS`] machines fail, none
+//! is repeated and all count as failures. A soak (many repetitions of the tests, and more seeds)
+//! repeats no failed machine.
 
 use super::{Run, run_one};
 use crate::build::Image;
 
 const MAX_RERUNS: usize = 3;
 
-/// Number of console lines that are printed before a failed test, and at the end.
+/// Number of console lines that are printed up to each failed test, and from the end of the output.
 const CONTEXT_LINES: usize = 8;
 
 pub(super) struct Failure {
@@ -33,7 +34,8 @@ impl Failure {
         shown.map(|at| lines[at]).collect()
     }
 
-    /// Returns the names of the failed tests; a wrong end of the machine counts as a test.
+    /// Returns the names of the failed tests. If the machine did not end as expected, the
+    /// pseudo-test `ends_as_it_should` is added.
     fn tests(&self) -> String {
         let failed = self.output.lines().filter(|line| is_failed_test(line));
         let names = failed.filter_map(|line| line.strip_prefix("test ")?.split(' ').next());

@@ -1,12 +1,12 @@
 //! Runs the test matrix: the tests of the kernel and of the programs, on each number of harts, in
-//! deterministic time, and under fault injection (*chaos*). The matrix also has images that the
-//! kernel must refuse, and faults on which the machine must fail.
+//! deterministic time (QEMU's `-icount`), and under fault injection (*chaos*). The matrix also has
+//! images that the kernel must refuse, and faults on which the machine must fail.
 //!
 //! Two more parts type commands to the shell (`shell`) and cut the power (`power_cut`).
 //!
-//! A run passes if the machine exits with the expected status, prints the expected last line,
-//! prints no line that mentions a panic, and the check of the run holds. Failed machines are
-//! repeated at the end.
+//! A run passes if the machine exits with the expected status, prints a line with the expected
+//! prefix, prints no line that mentions a panic, and the check of the run holds. Failed machines
+//! are repeated at the end.
 
 mod failure;
 mod matrix;
@@ -27,8 +27,9 @@ use matrix::{ISOLATED, RV64GC, chaos, fuzz, isolated, matrix, rv64gc, tests_unde
 
 /// Time limit of a machine. It is generous, because the host may be slow and a hang is rare.
 const LIMIT: Duration = Duration::from_secs(240);
-/// Time limit of all tests of the programs where time counts instructions, under chaos or on
-/// several harts. It is long because QEMU then has one thread, and the host may be busy.
+/// Time limit of a run of all program tests in which the machine's clock advances with the
+/// instruction count (`-icount`), under chaos or on several harts. It is long because QEMU then
+/// uses one thread, and the host may be busy.
 const LIMIT_OF_INSTRUCTIONS: Duration = Duration::from_secs(600);
 
 /// Longest time that five vCPUs may take on 4 harts, in thousandths of the time of four vCPUs.
@@ -62,7 +63,7 @@ struct Run {
     image: Option<Image>,
     machine: Machine,
     status: i32,
-    /// Prefix of the expected last line.
+    /// Prefix of the line that the machine must print, normally as its last.
     last: &'static str,
     limit: Duration,
     check: fn(&Outcome) -> Result<(), String>,
@@ -93,7 +94,7 @@ fn run_of(name: String, smp: u32, arguments: &str) -> Run {
 }
 
 impl Run {
-    /// Returns the run in a mode whose time counts instructions.
+    /// Runs the machine with QEMU's `-icount`: its clock advances with the instruction count.
     fn icount(mut self) -> Run {
         self.machine.icount = true;
         self
@@ -114,8 +115,8 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
     let is_wanted = |name: &str| {
         matches!(seeds, Seeds::First(_)) && only.is_none_or(|only| name.contains(only))
     };
-    let is_cut = is_wanted(power_cut::NAME);
-    let is_used = is_wanted(shell::NAME);
+    let wants_power_cut = is_wanted(power_cut::NAME);
+    let wants_shell = is_wanted(shell::NAME);
     if is_wanted(RV64GC) {
         runs.push(rv64gc()?);
     }
@@ -123,22 +124,22 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
         let all = isolated()?.into_iter();
         runs.extend(all.filter(|run| is_wanted(&run.name)));
     }
-    if let (Some(part), true) = (only, runs.is_empty() && !is_cut && !is_used) {
+    if let (Some(part), true) = (only, runs.is_empty() && !wants_power_cut && !wants_shell) {
         return Err(format!(
             "no test has {part:?} in its name: `cargo xtask os -- test` prints the names"
         ));
     }
     let failures = run_all(&image, runs.into_iter())?;
-    let survived = !is_cut || power_cut::run(&image, POWER_CUTS)?;
-    let answered = !is_used || shell::run(&image);
+    let survived = !wants_power_cut || power_cut::run(&image, POWER_CUTS)?;
+    let shell_passed = !wants_shell || shell::run(&image);
     if let (Seeds::First(count), None) = (seeds, only) {
         println!(
-            "chaos: {count} seeds; `cargo xtask os -- soak` runs those up to {SOAK_SEEDS}, and \
-             {FUZZ_SEEDS} of programs that make any calls"
+            "chaos: {count} seeds; `cargo xtask os -- soak` runs seeds up to {SOAK_SEEDS}, and \
+             {FUZZ_SEEDS} seeds of the fuzz programs (arbitrary system calls)"
         );
     }
     let failures = failure::rerun(&image, failures)?;
-    Ok(code(failure::report(&failures) && survived && answered))
+    Ok(code(failure::report(&failures) && survived && shell_passed))
 }
 
 fn code(has_passed: bool) -> ExitCode {
@@ -155,7 +156,6 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         let kernel = run_of(format!("{name} kernel"), smp, "selftest");
         [kernel, run_of(name, smp, "init=tests")]
     });
-    // A series runs one machine at a time, so that no other machine delays it.
     let turns = [2, 4, 8].map(tests_under_icount);
     let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
     let fuzz = (1..=FUZZ_SEEDS)
@@ -163,6 +163,7 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
     let others = turns.into_iter().chain(fuzz).chain(seeds);
     let survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
+    // The repeated runs go one at a time, so that no other machine delays them.
     let mut failures = run_some(&image, repeated.filter(|run| is_wanted(&run.name)), 1)?;
     failures.extend(run_all(&image, others.filter(|run| is_wanted(&run.name)))?);
     Ok(code(failure::report(&failures) && survived))

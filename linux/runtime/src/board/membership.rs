@@ -219,7 +219,7 @@ impl Membership {
             None => return,
         };
         let gone: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
-        // A failure is ignored, because the daemon then notices that the threads end.
+        // A failure is ignored, because the daemon notices by itself when the threads end.
         let _ = self.board.update(&[], &gone);
     }
 
@@ -264,7 +264,8 @@ impl Membership {
         }
     }
 
-    /// Sleeps until the daemon has ended or, if there is none, for `interval`.
+    /// Sleeps until the keeper is woken, the daemon has ended or, if there is no daemon, `interval`
+    /// has passed.
     fn sleep(&self, closed: Option<&OwnedFd>, interval: Duration) {
         let mut fds = [Some(&self.eventfd), closed].map(|fd| libc::pollfd {
             fd: fd.map_or(-1, AsRawFd::as_raw_fd),
@@ -305,6 +306,8 @@ impl Membership {
         self.set_joined(None);
     }
 
+    /// `enforcing` tells whether the joined daemon elevates threads; it is `None` if none is
+    /// joined.
     fn set_joined(&self, enforcing: Option<bool>) {
         self.joined.store(enforcing.is_some(), Relaxed);
         self.cooperative.store(enforcing == Some(false), Relaxed);

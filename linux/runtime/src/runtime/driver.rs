@@ -64,12 +64,12 @@ impl Choice {
     /// This can happen even if the probe succeeded, because the probe's ring is small, and may work
     /// where the vCPUs' rings do not.
     pub(crate) fn fallback(&self, error: &io::Error) -> Option<Choice> {
-        let is_by_ring = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
-        is_by_ring.then(|| Choice::without_ring(error)).flatten()
+        let may_replace = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
+        may_replace.then(|| Choice::without_ring(error)).flatten()
     }
 
-    /// Falls back to readiness, with a notice once per process. Returns `None` if the process lacks
-    /// descriptors.
+    /// Falls back to readiness, with a notice once per process. Returns `None` if the process has
+    /// run out of file descriptors.
     fn without_ring(error: &io::Error) -> Option<Choice> {
         // Readiness would not help, because it needs descriptors, too.
         let is_short = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
@@ -194,6 +194,6 @@ impl Offload for Pool {
         {
             call.refuse(errno);
         }
-        // Otherwise the runtime shuts down, and the job is dropped, so that it ends with ECANCELED.
+        // Otherwise the runtime is shutting down: the job is dropped and ends with ECANCELED.
     }
 }

@@ -28,7 +28,7 @@ pub struct SetOnce<T> {
 
 impl<T> SetOnce<T> {
     const_fn! {
-        /// Creates an empty cell. Can be called in a `static`.
+        /// Creates an empty cell. Can be used to initialize a `static`.
         ///
         /// ```
         /// use upshift::sync::SetOnce;
@@ -45,7 +45,7 @@ impl<T> SetOnce<T> {
     }
 
     const_fn! {
-        /// Creates a cell with this value. Can be called in a `static`.
+        /// Creates a cell with this value. Can be used to initialize a `static`.
         ///
         /// ```
         /// use upshift::sync::SetOnce;
@@ -73,7 +73,7 @@ impl<T> SetOnce<T> {
         SetOnce::const_new()
     }
 
-    /// Creates a cell with this value, or an empty cell.
+    /// Creates a cell with the value, or an empty cell if `value` is `None`.
     ///
     /// ```
     /// use upshift::sync::SetOnce;
@@ -109,7 +109,7 @@ impl<T> SetOnce<T> {
     /// Sets the value and wakes the coroutines that wait for it, most urgent first.
     ///
     /// # Errors
-    /// [`SetOnceError`] with `value` if the cell has a value.
+    /// [`SetOnceError`] with `value` if the cell already has a value.
     ///
     /// ```
     /// let cell = upshift::sync::SetOnce::new();
@@ -167,7 +167,7 @@ impl<T> SetOnce<T> {
 
 cell_traits!(SetOnce);
 
-/// The error of [`SetOnce::set`]: the cell has a value. Contains the rejected value.
+/// The error of [`SetOnce::set`]: the cell already has a value. Contains the rejected value.
 ///
 /// ```
 /// use upshift::sync::{SetOnce, SetOnceError};

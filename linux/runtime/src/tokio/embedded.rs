@@ -284,7 +284,8 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
             )
         }
     };
-    // The kernel assigns the lowest free number, so the older set usually has a lower number.
+    // The kernel assigns the lowest free number, so the set, which is older than the probe, usually
+    // has a lower number.
     let set = (0..probe.as_raw_fd()).rev().find(has_probe)?;
     // SAFETY: `F_DUPFD_CLOEXEC` takes no pointer. tokio's runtime, which `handle` refers to, keeps
     // the set open.

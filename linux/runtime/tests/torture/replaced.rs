@@ -1,6 +1,7 @@
 //! Tests of a program that replaces the handler of the signal by which the runtime suspends polls.
 //! From then on the runtime is cooperative, and every coroutine must still make progress. Each
-//! number of vCPUs is tested in a child process, because the handler belongs to the process.
+//! number of vCPUs is tested in a child process, because the handler belongs to the process. A
+//! *party* is a coroutine or thread that repeats a step (`parties.rs`).
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
@@ -21,8 +22,8 @@ use crate::pause;
 /// the test.
 const CHILD_VCPUS: &str = "UPSHIFT_TORTURE_CHILD";
 
-/// Number of steps of each party after which the runtime has detected the replaced handler. It
-/// suffices because a step of one party lasts several times as long as the runtime waits for an
+/// Number of steps per party after which the runtime has certainly detected the replaced handler.
+/// It suffices because a step of one party lasts several times as long as the runtime waits for an
 /// answer to its signal.
 const STEPS_AFTER_REPLACEMENT: u64 = 20;
 

@@ -26,18 +26,18 @@ pub(crate) fn scripted_client() {
             continue;
         }
         let (board, vcpu) = state.as_ref().expect("the first command is `join`");
-        let line = vcpu.line();
+        let vcpu_line = vcpu.line();
         let answer = match command {
             "level" => {
-                line.set_running(argument as u8);
+                vcpu_line.set_running(argument as u8);
                 vcpu.settle().unwrap().to_string()
             }
             "await" => {
-                line.set_awaited(argument as u8);
+                vcpu_line.set_awaited(argument as u8);
                 vcpu.settle().unwrap().to_string()
             }
             "bits" => {
-                line.bitmap().store(argument, Relaxed);
+                vcpu_line.bitmap().store(argument, Relaxed);
                 vcpu.settle().unwrap().to_string()
             }
             "burn" => {
@@ -49,7 +49,7 @@ pub(crate) fn scripted_client() {
             }
             "arrive" => vcpu.arrive(argument as u8).unwrap().to_string(),
             "reap" => {
-                line.arrived().store(0, Relaxed);
+                vcpu_line.arrived().store(0, Relaxed);
                 vcpu.settle().unwrap().to_string()
             }
             "ring" => ring(vcpu, argument).to_string(),
@@ -57,7 +57,7 @@ pub(crate) fn scripted_client() {
             "fork" => fork(),
             "exec" => {
                 use std::os::unix::process::CommandExt;
-                // Tests run on other threads than the main thread; `exec` makes this one the main
+                // `exec` also turns the calling thread, which is not the main thread, into the main
                 // thread.
                 println!("exec=started");
                 panic!("{}", std::process::Command::new("sleep").arg("100").exec());
@@ -79,7 +79,7 @@ pub(crate) fn scripted_client() {
                 board.leave();
                 "done".to_string()
             }
-            other => panic!("no command {other}"),
+            other => panic!("unknown command {other}"),
         };
         println!("{command}={answer}");
     }

@@ -20,19 +20,19 @@ impl<H: Host> Vcpu<H> {
         self.clock.load(Relaxed)
     }
 
-    /// Returns the tick at which the quantum of the current coroutine would have begun if the
-    /// coroutine had run without a break: the beginning of its poll minus the time that it has used
-    /// since it last went to the tail of its level ([`Vcpu::keep_place`]).
+    /// Returns the start of the current poll minus the time that its coroutine has used since it
+    /// last went to the tail of its level ([`Vcpu::keep_place`]). This is the tick at which the
+    /// coroutine's quantum would have begun if the coroutine had run without interruption.
     #[inline]
     #[must_use]
     pub fn quantum_began(&self) -> u64 {
         self.quantum_began.load(Relaxed)
     }
 
-    /// Makes the poll under way, which has just woken its own coroutine and is about to end, yield
-    /// only to more urgent work. The coroutine then queues before its equals, as a preempted thread
-    /// does under `SCHED_FIFO`. The coroutine still goes to the tail if it has not woken itself, or
-    /// if its level has changed during the poll.
+    /// Lets the current coroutine keep its place: if it has woken itself when its poll ends, it
+    /// queues before the coroutines of its level rather than behind them, as a preempted thread
+    /// does under `SCHED_FIFO`. The call has no effect if the coroutine has not woken itself, or if
+    /// its level changes during the poll.
     ///
     /// The host should not call this for a coroutine that has used its quantum
     /// ([`Vcpu::quantum_began`]), so that the coroutine goes to the tail. Does nothing unless
@@ -68,8 +68,9 @@ impl<H: Host> Vcpu<H> {
     }
 
     /// Returns the id of the coroutine that is being polled here (`get_cid` in the papers on
-    /// SharedScheduler). Costs two loads, and two more to find the index of the slot. Exact on the
-    /// thread that serves this vCPU; on other threads, the poll may have ended before this returns.
+    /// SharedScheduler, which `docs/papers.md` cites). Costs two loads, and two more to find the
+    /// index of the slot. Exact on the thread that serves this vCPU; on other threads, the poll may
+    /// have ended before this returns.
     #[must_use]
     pub fn current_id(&self) -> Option<CoroutineId> {
         let slot = NonNull::new(self.current.load(Acquire))?;
@@ -96,7 +97,8 @@ impl<H: Host> Vcpu<H> {
         NonNull::new(self.current.load(Relaxed))
     }
 
-    /// `resumed` is `None` unless the poll was suspended.
+    /// `resumed` is `None` if a new poll begins, and `Some(for_a_turn)` if a suspended poll
+    /// continues.
     ///
     /// # Safety
     /// The caller took the coroutine out of a queue.
@@ -128,8 +130,7 @@ impl<H: Host> Vcpu<H> {
         self.current.load(Relaxed) == slot.as_ptr()
     }
 
-    /// Makes a coroutine current that was picked earlier, and that the caller kept while it picked
-    /// others.
+    /// Makes a coroutine current that the caller picked earlier and held while it picked others.
     ///
     /// # Safety
     /// The caller picked the coroutine here and has not polled it since.

@@ -65,7 +65,8 @@ pub(super) struct Alarm {
     at: u64,
     /// Delay of the watcher's wake-up after the timer has expired.
     late: u64,
-    /// Expiry time that polls set when they began during a rest of the watcher.
+    /// Expiry time set by the last poll that began while the watcher rested (did not examine
+    /// polls).
     watchdog: u64,
 }
 
@@ -76,8 +77,9 @@ impl Alarm {
         }
     }
 
-    /// Sets the timer to expire in 2 · MAX_SUSPENSION, unless it is due, or expires in
-    /// MAX_SUSPENSION or later. A timer that was set for another purpose is not postponed.
+    /// Postpones the watchdog to 2 · MAX_SUSPENSION from now. Does nothing if the timer is already
+    /// due, or has at least MAX_SUSPENSION left. A timer that was set for something other than the
+    /// watchdog keeps its earlier time.
     fn push(&mut self, now: u64, late: u64) {
         if self.at != NEVER && (self.at <= now || self.at >= now + MAX_SUSPENSION) {
             return;
@@ -95,12 +97,14 @@ impl Alarm {
 }
 
 pub(super) struct Vcpu {
+    /// Factor by which a poll takes longer than its CPU time.
     slow: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
     pub(super) waiting: u64,
     pub(super) activity: Activity,
     pub(super) policy: Policy,
     pub(super) alarm: Alarm,
+    /// Set while arrivals of polls wake the watcher.
     pub(super) listens: bool,
     /// Time at which the watcher last examined the poll under way (a *look*), or the start of this
     /// poll if that is later.
@@ -108,12 +112,13 @@ pub(super) struct Vcpu {
     /// Time of the next look because of an arrival, or `NEVER`.
     pub(super) notified_at: u64,
     /// Time at which an expired poll was last picked before a fresh one.
-    pub(super) turned: u64,
+    pub(super) last_expired_pick: u64,
     /// Set if the next pick takes a suspended poll for its turn.
     pub(super) turn: bool,
     /// Polls that are set aside, each with the end of its sleep.
     pub(super) aside: Vec<(u64, Poll)>,
-    /// Waits that have not ended, each with the index of its arrival and its start.
+    /// Waits that have not ended, each with the index in the load of the poll that waits, and its
+    /// start.
     pub(super) open: Vec<(usize, u64, Wait)>,
 }
 
@@ -135,7 +140,7 @@ impl Vcpu {
             listens: false,
             seen_at: 0,
             notified_at: NEVER,
-            turned: 0,
+            last_expired_pick: 0,
             turn: false,
             aside: Vec::new(),
             open: Vec::new(),
@@ -239,8 +244,8 @@ impl Vcpu {
         }
     }
 
-    /// Picks in the order of the core's queues. Expired polls come after fresh ones, but once per
-    /// MAX_SUSPENSION an expired poll that is overdue comes first.
+    /// Picks in the order of the queues of `upshift_core`. Expired polls come after fresh ones, but
+    /// once per MAX_SUSPENSION an expired poll that is overdue comes first.
     pub(super) fn pop(&mut self, now: u64) -> Option<Poll> {
         let level = self.waiting.trailing_zeros() as usize;
         let queue = self.queues.get_mut(level)?;
@@ -250,10 +255,13 @@ impl Vcpu {
             (Some(fresh), Some(expired)) => {
                 let was_overdue =
                     queue[expired].off_since + MAX_SUSPENSION < queue[fresh].off_since;
-                if queue[fresh].suspended || !was_overdue || now < self.turned + MAX_SUSPENSION {
+                if queue[fresh].suspended
+                    || !was_overdue
+                    || now < self.last_expired_pick + MAX_SUSPENSION
+                {
                     fresh
                 } else {
-                    self.turned = now;
+                    self.last_expired_pick = now;
                     expired
                 }
             }
@@ -278,7 +286,8 @@ impl Vcpu {
         poll
     }
 
-    /// Lets the next pick give a turn to a suspended poll, if a turn is due.
+    /// Lets the next pick give a turn to a suspended poll, if a turn is due. `depended_on` tells
+    /// whether other work on the vCPU may depend on a suspended poll.
     pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
         let Some(kept) = self.policy.min_suspension_for_turn(depended_on, now) else {
             return false;

@@ -20,9 +20,9 @@ const LEVEL: u8 = 32;
   upshift load spin --connect 127.0.0.1:7000 --rate 10000 --short 50us --distribution exponential
 
 Open loop: requests are sent at random times, as by independent clients, whatever the server does;
-latency is measured per class, from the time a request was due. Requests without a reply 500 ms
-after the end count as waiting. Equal seeds give equal loads. The exit code is 1 when a connection
-failed or a reply was wrong.")]
+latency is measured per class, from the time a request was due. Requests that have no
+reply 500 ms after the end of the load are reported as waiting. Equal seeds give equal loads. The
+exit code is 1 when a connection failed or a reply was wrong.")]
 pub(crate) struct SpinLoadArgs {
     /// Address of the server
     #[arg(long, value_name = "ADDR", value_parser = values::endpoint)]
@@ -51,7 +51,7 @@ pub(crate) struct SpinLoadArgs {
     /// Level of long requests [default: that of short ones]
     #[arg(long, value_name = "LEVEL", value_parser = values::level)]
     pub(crate) long_level: Option<u8>,
-    /// Seed of times, classes and CPU times
+    /// Seed for the random send times, classes and CPU times
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Run the client in SCHED_FIFO, so that programs on its CPU do not delay it
@@ -141,7 +141,7 @@ mod tests {
     fn long_requests_take_their_share_and_their_level() {
         let plan = plan("--long 25ms --long-share 0.5% --level 3 --long-level 9");
         let [short, long] = &plan.classes[..] else {
-            panic!("two classes")
+            panic!("expected two classes")
         };
         assert_eq!((short.level, long.level), (3, 9));
         assert!((long.share - 0.005).abs() < 1e-12 && (short.share - 0.995).abs() < 1e-12);

@@ -6,7 +6,8 @@
 const SHOWN_FAILURES: usize = 150;
 const SHOWN_END: usize = 50;
 
-/// Number of lines that are printed about each unstable test: the first and the last of its output.
+/// Number of lines that are printed from the start, and again from the end, of the output of an
+/// unstable test.
 const SHOWN_UNSTABLE: usize = 12;
 
 /// Number of lines of a failed step that are printed again at the end of the report.
@@ -60,13 +61,12 @@ pub(super) fn count_tests(log: &str) -> Option<String> {
     Some(count)
 }
 
-/// Returns the messages of tests that found a privilege, a program or a file missing: `skipped: `
-/// and the reason, with the name of the test where the harness or the test gives it.
+/// Returns why tests skipped themselves, because they found a privilege, a program or a file
+/// missing: the reason of each line `skipped: <reason>`, preceded by the name of the test if known.
 pub(crate) fn skipped_tests(log: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (test, line) in by_test(log) {
-        // Output that bypasses the harness may follow the test name that the harness has begun to
-        // print.
+        // A test may print past the harness, in the middle of the line `test <name> ... `.
         let said = line.strip_prefix("skipped: ").or_else(|| {
             let (_, said) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
             Some(said)

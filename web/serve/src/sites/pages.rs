@@ -1,7 +1,7 @@
 //! Custom error pages, which the operator configures.
 //!
-//! The pages are read when the server starts and on each reload, so that an error response opens no
-//! file.
+//! The pages are read when the server starts and on each reload, so that no file has to be opened
+//! to send an error response.
 
 use std::fs;
 use std::io;
@@ -51,7 +51,7 @@ impl Pages {
                 )),
             }
         }
-        // Pages for fewer statuses come first.
+        // Pages for fewer statuses come first, so that the most specific page wins.
         pages.sort_by_key(|page| page.statuses.len());
         Pages(pages)
     }

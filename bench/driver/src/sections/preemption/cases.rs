@@ -1,4 +1,5 @@
-//! Lists the rows of the section, each with a load and the servers under this load.
+//! Lists the rows of the benchmark section on preemption: each is a load, and the servers that are
+//! measured under it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub(super) enum Server {
     Readiness,
     /// The spin server that receives at level 0.
     Urgent,
-    /// The server of one page.
+    /// The server that answers each request with the same page.
     Plaintext,
     /// `upshift serve`.
     Files,
@@ -62,7 +63,8 @@ pub(super) struct Requests {
     per_second: f64,
     short: Duration,
     distribution: Distribution,
-    /// Set if a share of the requests is long, which means that they take a thousand times as long.
+    /// Set if the share [`LONG_SHARE`] of the requests is long. A long request takes 1000 times as
+    /// long as a short one.
     has_long: bool,
     /// Levels of short and of long requests.
     levels: [u8; 2],
@@ -70,7 +72,7 @@ pub(super) struct Requests {
 
 /// Returns short requests of 25 µs and long ones of 25 ms that together need the share `load` of a
 /// CPU.
-const fn millis(load: f64, levels: [u8; 2]) -> Requests {
+const fn with_long_millis(load: f64, levels: [u8; 2]) -> Requests {
     const SHORT: Duration = Duration::from_micros(25);
     let mean = SHORT.as_secs_f64() * (1.0 - LONG_SHARE + 1000.0 * LONG_SHARE);
     Requests {
@@ -96,7 +98,7 @@ const fn exponential(per_second: f64) -> Requests {
 const SAME: [u8; 2] = [CONNECTION; 2];
 
 /// Requests of which even the long ones take less than a millisecond.
-const MICROS: Requests = Requests {
+const WITH_LONG_MICROS: Requests = Requests {
     per_second: MIXED_RATE,
     short: SHORT_SERVICE,
     distribution: Distribution::Fixed,
@@ -127,18 +129,18 @@ pub(crate) const CASES: [Case; 15] = {
     use Load::Requests as Of;
     use Server::{Files, Plaintext, Readiness, Spin, TwoVcpus, Urgent};
     [
-        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C_SERVER, GO, TRICK], Of(millis(0.7, SAME))),
-        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C_SERVER], Of(millis(0.85, SAME))),
-        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C_SERVER], Of(millis(0.9, SAME))),
-        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C_SERVER, GO, TRICK], Of(MICROS)),
+        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C_SERVER, GO, TRICK], Of(with_long_millis(0.7, SAME))),
+        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C_SERVER], Of(with_long_millis(0.85, SAME))),
+        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C_SERVER], Of(with_long_millis(0.9, SAME))),
+        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C_SERVER, GO, TRICK], Of(WITH_LONG_MICROS)),
         case("exp-9", "exponential 50 µs, 9 k/s", Spin, &[C_SERVER], Of(exponential(9_000.0))),
         case("exp-14", "exponential 50 µs, 14 k/s", Spin, &[C_SERVER], Of(exponential(14_000.0))),
-        case("above", "load 0.7, all more urgent than the connections", Spin, &[], Of(millis(0.7, [MORE_URGENT; 2]))),
-        case("below", "load 0.7, all less urgent than the connections", Spin, &[], Of(millis(0.7, [LESS_URGENT; 2]))),
-        case("apart", "load 0.7, short urgent, long less urgent", Spin, &[], Of(millis(0.7, [MORE_URGENT, LESS_URGENT]))),
-        case("two", "two vCPUs, load 0.9 of one CPU", TwoVcpus, &[], Of(millis(0.9, SAME))),
-        case("readiness", "load 0.7, without io_uring", Readiness, &[], Of(millis(0.7, SAME))),
-        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C_SERVER], Beside(millis(0.3, SAME))),
+        case("above", "load 0.7, all more urgent than the connections", Spin, &[], Of(with_long_millis(0.7, [MORE_URGENT; 2]))),
+        case("below", "load 0.7, all less urgent than the connections", Spin, &[], Of(with_long_millis(0.7, [LESS_URGENT; 2]))),
+        case("apart", "load 0.7, short urgent, long less urgent", Spin, &[], Of(with_long_millis(0.7, [MORE_URGENT, LESS_URGENT]))),
+        case("two", "two vCPUs, load 0.9 of one CPU", TwoVcpus, &[], Of(with_long_millis(0.9, SAME))),
+        case("readiness", "load 0.7, without io_uring", Readiness, &[], Of(with_long_millis(0.7, SAME))),
+        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C_SERVER], Beside(with_long_millis(0.3, SAME))),
         case("pings", "level 0 each ms beside a level 40 that never ends", Urgent, &[C_SERVER, GO], Pings),
         case("plaintext", "plaintext, 256 connections", Plaintext, &[], Pages("/", 256)),
         case("serve", "upshift serve, a file of 6 bytes, 64 connections", Files, &[], Pages(FILE, 64)),
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_load_is_a_share_of_the_cpu() {
-        let plan = millis(0.7, SAME).plan(UNSET_TARGET, Duration::from_secs(1));
+        let plan = with_long_millis(0.7, SAME).plan(UNSET_TARGET, Duration::from_secs(1));
         let of = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
         let mean: f64 = plan.classes.iter().map(of).sum();
         let upshift_load::Pace::Poisson { per_second } = plan.pace else {

@@ -88,7 +88,7 @@ impl UnixStream {
         Ok(UnixStream::new(fd))
     }
 
-    /// Creates both ends of a connection without a name.
+    /// Creates a pair of connected, unnamed sockets.
     ///
     /// # Errors
     /// When no descriptor is left.
@@ -170,7 +170,7 @@ impl UnixStream {
         SockRef::from(self.fd()).take_error()
     }
 
-    /// Ends one direction or both, for all users of the socket.
+    /// Shuts down one direction or both, for all users of the socket.
     ///
     /// # Errors
     /// `NotConnected`.
