@@ -53,7 +53,7 @@ impl Drop for Namespace {
 /// Runs `measure` in the network of `section`. Returns its result, and a description of the
 /// network.
 pub(crate) fn with_network<T>(section: Section, measure: impl FnOnce() -> T) -> (T, String) {
-    let namespace = (!section.runs_daemon()).then(Namespace::enter);
+    let namespace = (!section.needs_process_events()).then(Namespace::enter);
     let place = match namespace {
         None => "in the machine's network namespace".to_owned(),
         Some(Ok(_)) => "in a network namespace of its own".to_owned(),

@@ -112,7 +112,7 @@ impl Section {
 
     /// Whether programs of the section (such as the daemon) need the kernel's reports of started
     /// and ended processes.
-    pub(crate) fn runs_daemon(self) -> bool {
+    pub(crate) fn needs_process_events(self) -> bool {
         matches!(self, Section::Processes | Section::Assign | Section::Sched)
     }
 }
