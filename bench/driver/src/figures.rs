@@ -12,8 +12,8 @@ use upshift_load::cpu::cpu_time_of_ended_children;
 use crate::machine::{LoadMonitor, Lost, Usage};
 use crate::options::Options;
 use crate::peers::Program;
-use crate::results::{Figure, SectionResults};
-use crate::rounds::{disturbance_by_others, repeat_while_disturbed};
+use crate::results::{Figure, SectionResults, disturbance_by_others};
+use crate::rounds::repeat_while_disturbed;
 
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);

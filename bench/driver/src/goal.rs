@@ -8,7 +8,7 @@ use upshift_load::Spread;
 use upshift_report::Table;
 
 use crate::interval::Ratio;
-use crate::peers::{NO_RUNTIME, UPSHIFT};
+use crate::peers::{UPSHIFT, WITHOUT_RUNTIME};
 use crate::results::{Run, SectionResults};
 
 /// Relative difference below which two figures of a virtual machine count as equal.
@@ -360,7 +360,7 @@ pub(crate) fn best_peer<'a>(
     case: &str,
     of: impl Fn(&Run) -> f64,
 ) -> Option<(&'a str, f64)> {
-    let wanted = |peer: &str| !peer.starts_with(UPSHIFT) && !NO_RUNTIME.contains(&peer);
+    let wanted = |peer: &str| !peer.starts_with(UPSHIFT) && !WITHOUT_RUNTIME.contains(&peer);
     section.lowest_median(case, wanted, of)
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn observe(
 ) -> Result<Measured, String> {
     let drive = || drive().map_err(|e| e.to_string());
     let (outcome, lost) = watch(server, pinned, awake, drive)?;
-    Ok(sum_up(&outcome, lost))
+    Ok(summarize(&outcome, lost))
 }
 
 /// Drives a server and measures the shares of the CPUs that other programs and the hypervisor took.
@@ -137,7 +137,7 @@ pub(crate) fn watch<T>(
 }
 
 /// Converts an outcome into runs: one for all connections, and one for each group of them.
-pub(crate) fn sum_up(outcome: &Outcome, lost: Lost) -> Measured {
+pub(crate) fn summarize(outcome: &Outcome, lost: Lost) -> Measured {
     let report = Report::new(outcome);
     let (user, sys) = report.server_cpu_us.unwrap_or_default();
     let busy = |cpu: CpuUse| cpu.total().as_secs_f64() / report.seconds;

@@ -2,8 +2,8 @@
 //!
 //! Servers and clients inherit the namespace from the thread that starts them. Connections of other
 //! programs do not affect this network, and TCP behaves the same on every machine. BBR, which some
-//! machines use by default, would pace the segments of a busy connection by timers and delay one
-//! reply in a hundred by milliseconds.
+//! machines use by default, would pace the segments of a busy connection by timers, which can delay
+//! replies by milliseconds.
 //!
 //! The kernel reports the start and the end of processes to the machine's namespace only, so
 //! sections whose programs need these reports stay there.

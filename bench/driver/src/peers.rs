@@ -13,10 +13,10 @@ use crate::options::Options;
 use crate::section::Section;
 pub(crate) use table::{
     ALTERNATIVES, AXUM_TOKIO, AXUM_TOKIO_MT, AXUM_UPSHIFT, CONSERVE_ONLY, FILES, GO_HTTP,
-    HAPROXY_NICE, HAPROXY_QUEUE, HAPROXY_WEIGHT, KURO, MICRO, NO_RUNTIME, RAW_C, READINESS, SCHED,
-    SMOL, SPIN, THREADS, TOKIO, TOKIO_MT, TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB,
+    HAPROXY_NICE, HAPROXY_QUEUE, HAPROXY_WEIGHT, KURO, MICRO, RAW_C, READINESS, SCHED, SMOL, SPIN,
+    THREADS, TOKIO, TOKIO_MT, TWO_WORKERS, UPSHIFT, UPSHIFT_CPP, WEB, WITHOUT_RUNTIME,
 };
-use table::{CLI, CPP, NO_MATRIX, PAPERS, Peer, SERVERS, SINGLE};
+use table::{CLI, CPP, PAPERS, Peer, SERVERS, SINGLE, WITHOUT_MATRIX};
 
 /// A built program: its file and its first arguments.
 #[derive(Clone, Debug)]
@@ -85,7 +85,9 @@ impl BuiltPrograms {
     /// Returns the built servers of a section that serve pages, or matrices if `is_matrix`.
     pub(crate) fn servers(&self, section: Section, is_matrix: bool) -> Programs {
         self.wanted(SERVERS)
-            .filter(|peer| is_part(section, peer) && !(is_matrix && NO_MATRIX.contains(&peer.id)))
+            .filter(|peer| {
+                is_part(section, peer) && !(is_matrix && WITHOUT_MATRIX.contains(&peer.id))
+            })
             .filter_map(|peer| self.named(peer, &server_args(peer, is_matrix)))
             .collect()
     }
@@ -142,7 +144,7 @@ fn lists(section: Section) -> &'static [&'static [Peer]] {
 /// Whether a section measures a peer of its lists.
 fn is_part(section: Section, peer: &Peer) -> bool {
     match section {
-        Section::Matrix => !NO_MATRIX.contains(&peer.id),
+        Section::Matrix => !WITHOUT_MATRIX.contains(&peer.id),
         Section::Single => SINGLE.contains(&peer.id),
         Section::Cpp => CPP.contains(&peer.id),
         Section::Papers => PAPERS.contains(&peer.id),

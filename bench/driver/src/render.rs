@@ -78,9 +78,7 @@ fn section_page(section: Section, found: &SectionResults) -> String {
     };
     let mut flaws = Vec::new();
     if found.is_disturbed() {
-        let SectionResults {
-            disturbed, runs, ..
-        } = found;
+        let (disturbed, runs) = found.disturbed_runs();
         flaws.push(format!("disturbed: {disturbed} of {runs} runs"));
     }
     if !found.missing.is_empty() {

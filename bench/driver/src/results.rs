@@ -56,6 +56,14 @@ pub(crate) struct SectionResults {
 
 /// Share of disturbed runs above which a section counts as disturbed.
 const MOST_DISTURBED: f64 = 0.1;
+/// Smallest share of a CPU whose use by other programs disturbs a run.
+const FOREIGN: f64 = 0.10;
+/// Share of a CPU above which the hypervisor disturbs a run.
+const STEAL: f64 = 0.01;
+/// Largest lateness of an open-loop client (99 %) that never disturbs a run, in µs.
+pub(crate) const LATE_US: f64 = 100.0;
+/// Largest permitted lateness of an open-loop client (99 %), as a share of the run's 99 % latency.
+const LATE_SHARE: f64 = 0.1;
 
 /// All runs of one server under one load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,6 +153,23 @@ impl Run {
         self.user + self.sys
     }
 
+    /// Returns the reason why the run is disturbed, if it is.
+    ///
+    /// Without a client, as in the section `files`, the CPU time of others is not judged, since most
+    /// of it is that of kernel threads and interrupts that work for the measured program.
+    pub(crate) fn disturbance(&self) -> Option<String> {
+        let late = self.send_lag;
+        if late > LATE_US.max(LATE_SHARE * self.p99) {
+            return Some(format!("the client was late by {late:.0} µs (99 %)"));
+        }
+        let foreign = if self.client_busy > 0.0 {
+            self.foreign
+        } else {
+            0.0
+        };
+        disturbance_by_others(foreign, self.steal)
+    }
+
     /// Returns the median, with unanswered requests included.
     pub(crate) fn p50(&self) -> f64 {
         self.with_unanswered(self.p50, 0.5)
@@ -182,6 +207,17 @@ impl Run {
     }
 }
 
+/// Returns the disturbance by other programs and by the hypervisor, given their shares of a CPU.
+pub(crate) fn disturbance_by_others(foreign: f64, steal: f64) -> Option<String> {
+    if steal > STEAL {
+        Some(format!("the hypervisor took {:.1} %", 100.0 * steal))
+    } else if foreign >= FOREIGN {
+        Some(format!("others used {:.0} % of a CPU", 100.0 * foreign))
+    } else {
+        None
+    }
+}
+
 /// A figure of a microbenchmark: ns per operation, or bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
@@ -215,10 +251,15 @@ impl Cell {
         Some(self.spread(of)?.median)
     }
 
-    /// Returns the values of a quantity, by round.
+    /// Returns the values of a quantity in the undisturbed runs, by round; `None` if these are fewer
+    /// than half of the runs.
     pub(crate) fn values(&self, of: impl Fn(&Run) -> f64) -> Option<Values> {
-        let runs = self.runs.iter().map(|run| (run.round, of(run)));
-        Values::new(&self.peer, runs)
+        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        runs.retain(|run| run.disturbance().is_none());
+        if 2 * runs.len() < self.runs.len() {
+            return None;
+        }
+        Values::new(&self.peer, runs.iter().map(|run| (run.round, of(run))))
     }
 }
 
@@ -232,7 +273,7 @@ impl SectionResults {
         self.cell(case, peer)?.median(of)
     }
 
-    /// Returns the values of a quantity in a cell, by round.
+    /// Returns the [values](Cell::values) of a quantity in a cell.
     pub(crate) fn values(
         &self,
         case: &str,
@@ -252,9 +293,21 @@ impl SectionResults {
         Values::new(peer, rounds.iter().copied().enumerate())
     }
 
-    /// Whether so many runs were disturbed that the figures do not count for any goal.
+    /// Returns the number of disturbed runs and the number of runs. Runs that are saved are judged
+    /// anew, by the present limits.
+    pub(crate) fn disturbed_runs(&self) -> (usize, usize) {
+        let saved: Vec<&Run> = self.cells.iter().flat_map(|cell| &cell.runs).collect();
+        if saved.is_empty() {
+            return (self.disturbed, self.runs);
+        }
+        let disturbed = saved.iter().filter(|run| run.disturbance().is_some());
+        (disturbed.count(), saved.len())
+    }
+
+    /// Whether so many runs were disturbed that the title of the section says so.
     pub(crate) fn is_disturbed(&self) -> bool {
-        self.disturbed as f64 > MOST_DISTURBED * self.runs as f64
+        let (disturbed, runs) = self.disturbed_runs();
+        disturbed as f64 > MOST_DISTURBED * runs as f64
     }
 
     /// Compares a quantity in two cells of one load. Returns the ratio, from the rounds that both
@@ -386,5 +439,53 @@ mod tests {
             ..run
         };
         assert_eq!(run.with_unanswered(run.p99, 0.99), 5e6);
+    }
+
+    #[test]
+    fn disturbed_runs_are_no_values_of_a_goal() {
+        let run = |round, steal| Run {
+            round,
+            per_second: round as f64,
+            steal,
+            ..Run::default()
+        };
+        let cell = |runs: &[Run]| Cell {
+            case: "a".into(),
+            peer: "us".into(),
+            runs: runs.to_vec(),
+        };
+        let rate = |cell: &Cell| Some(cell.values(|run| run.per_second)?.median());
+        assert_eq!(
+            rate(&cell(&[run(1, 0.0), run(9, 0.5), run(3, 0.0)])),
+            Some(2.0)
+        );
+        assert_eq!(rate(&cell(&[run(1, 0.0), run(9, 0.5), run(3, 0.5)])), None);
+    }
+
+    #[test]
+    fn lateness_is_compared_with_the_latency() {
+        let run = |send_lag, p99| Run {
+            send_lag,
+            p99,
+            ..Run::default()
+        };
+        assert_eq!(run(90.0, 100.0).disturbance(), None);
+        assert!(run(110.0, 100.0).disturbance().is_some());
+        assert_eq!(run(110.0, 2000.0).disturbance(), None);
+        assert!(
+            disturbance_by_others(0.0, 0.02).is_some() && disturbance_by_others(0.1, 0.0).is_some()
+        );
+        assert_eq!(disturbance_by_others(0.05, 0.005), None);
+    }
+
+    #[test]
+    fn others_disturb_only_a_run_with_a_client() {
+        let run = |client_busy| Run {
+            foreign: 0.5,
+            client_busy,
+            ..Run::default()
+        };
+        assert_eq!(run(0.0).disturbance(), None);
+        assert!(run(0.5).disturbance().is_some());
     }
 }

@@ -1,9 +1,9 @@
 //! Measures interleaved rounds: every server runs once per round, in an order that rotates.
 //!
 //! A run is *disturbed* if other programs or the hypervisor took much CPU time, or if the client
-//! was late. A disturbed run is repeated at once, at most twice. The last repeat counts even if it
-//! is disturbed. The results record the numbers of repeated runs and of disturbed runs that count
-//! ([`repeat_while_disturbed`]).
+//! was late. A disturbed run is repeated at once, at most twice. The last repeat is recorded even
+//! if it is disturbed, but then it decides no goal. The results record the numbers of repeated runs
+//! and of recorded disturbed runs ([`repeat_while_disturbed`]).
 
 use std::time::Duration;
 
@@ -14,15 +14,6 @@ use crate::results::{Run, SectionResults};
 
 const REPEATS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// Smallest share of a CPU whose use by other programs disturbs a run.
-const FOREIGN: f64 = 0.10;
-/// Share of a CPU above which the hypervisor disturbs a run.
-const STEAL: f64 = 0.01;
-/// Largest lateness of an open-loop client (99 %) that never disturbs a run, in µs.
-const LATE_US: f64 = 100.0;
-/// Largest permitted lateness of an open-loop client (99 %), as a share of the run's 99 % latency.
-const LATE_SHARE: f64 = 0.1;
 
 /// A server under a load.
 pub(crate) struct Entry<'a, D> {
@@ -60,7 +51,7 @@ pub(crate) fn run<D: Drive>(
         let name = format!("{case}, {}", entry.name);
         let taken = repeat_while_disturbed(section, options, &name, || {
             let measured = measured(case, entry, round)?;
-            let why = disturbance_of(&measured.all);
+            let why = measured.all.disturbance();
             Ok((measured, why))
         });
         match taken {
@@ -105,27 +96,6 @@ pub(crate) fn repeat_while_disturbed<T>(
     }
 }
 
-pub(crate) fn disturbance_of(run: &Run) -> Option<String> {
-    if run.send_lag > LATE_US.max(LATE_SHARE * run.p99) {
-        return Some(format!(
-            "the client was late by {:.0} µs (99 %)",
-            run.send_lag
-        ));
-    }
-    disturbance_by_others(run.foreign, run.steal)
-}
-
-/// Returns the disturbance by other programs and by the hypervisor, given their shares of a CPU.
-pub(crate) fn disturbance_by_others(foreign: f64, steal: f64) -> Option<String> {
-    if steal > STEAL {
-        Some(format!("the hypervisor took {:.1} %", 100.0 * steal))
-    } else if foreign >= FOREIGN {
-        Some(format!("others used {:.0} % of a CPU", 100.0 * foreign))
-    } else {
-        None
-    }
-}
-
 /// Measures one run, and prints the result.
 fn measured<D: Drive>(case: &str, entry: &Entry<'_, D>, round: usize) -> Result<Measured, String> {
     let measured = entry.load.measure(entry.program, round)?;
@@ -150,6 +120,7 @@ fn measured<D: Drive>(case: &str, entry: &Entry<'_, D>, round: usize) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::LATE_US;
     use std::cell::Cell;
 
     /// A server whose client is late in its first runs.
@@ -234,21 +205,5 @@ mod tests {
             let (section, runs) = two_rounds(usize::MAX, change);
             assert_eq!((runs, section.disturbed), ([2, 2], 2));
         }
-    }
-
-    #[test]
-    fn lateness_is_compared_with_the_latency() {
-        let run = |send_lag, p99| Run {
-            send_lag,
-            p99,
-            ..Run::default()
-        };
-        assert_eq!(disturbance_of(&run(90.0, 100.0)), None);
-        assert!(disturbance_of(&run(110.0, 100.0)).is_some());
-        assert_eq!(disturbance_of(&run(110.0, 2000.0)), None);
-        assert!(
-            disturbance_by_others(0.0, 0.02).is_some() && disturbance_by_others(0.1, 0.0).is_some()
-        );
-        assert_eq!(disturbance_by_others(0.05, 0.005), None);
     }
 }

@@ -49,10 +49,10 @@ pub(crate) const CPP: [&str; 7] = [
     RAW_C,
 ];
 /// Servers without a runtime, which are not candidates for the best peer.
-pub(crate) const NO_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
+pub(crate) const WITHOUT_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
 pub(crate) const SINGLE: [&str; 3] = [UPSHIFT, TOKIO, THREADS];
 /// Servers that serve only pages.
-pub(super) const NO_MATRIX: [&str; 5] = [
+pub(super) const WITHOUT_MATRIX: [&str; 5] = [
     "kuro-design",
     "go-http",
     "c-uring",

@@ -13,7 +13,7 @@ use upshift_report::plot::{COLOURS, DARK};
 use upshift_report::{Kind, Plot, SeriesStyle};
 
 use crate::goal::{Goal, at_least, at_most};
-use crate::measure::{Drive, Load, Measured, sum_up, watch};
+use crate::measure::{Drive, Load, Measured, summarize, watch};
 use crate::options::Options;
 use crate::peers::{BuiltPrograms, Program};
 use crate::results::{Run, SectionResults};
@@ -202,7 +202,7 @@ impl Drive for TwoClients {
             let Measured {
                 all: rest,
                 groups: each,
-            } = sum_up(&outcome, lost);
+            } = summarize(&outcome, lost);
             groups.extend(each);
             // The total has the latencies of the other addresses and the lateness of the urgent
             // client.

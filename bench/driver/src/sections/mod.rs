@@ -130,14 +130,15 @@ fn one_round(
     }
 }
 
-/// Returns the goals of all sections, in order. The goals of a section that was not measured, or
-/// was disturbed, are unmeasured.
+/// Returns the goals of all sections, in order. The goals of a section that was not measured are
+/// unmeasured, and so are those of disturbed microbenchmarks: which of their rounds were disturbed
+/// is not recorded.
 pub(crate) fn goals(results: &Results) -> Vec<SectionGoals> {
     let empty = SectionResults::default();
     let of = |section: Section| {
         let found = results.sections.get(section.name());
         let mut goals = goals_of(section)(found.unwrap_or(&empty));
-        if found.is_some_and(SectionResults::is_disturbed) {
+        if found.is_some_and(|found| found.cells.is_empty() && found.is_disturbed()) {
             let void = |goal: &mut Goal| goal.discard_figures("the section was disturbed");
             goals.iter_mut().for_each(void);
         }

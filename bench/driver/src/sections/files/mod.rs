@@ -137,7 +137,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
                 Some(case) => one(case, program, &dir, options),
                 None => mixed(program, &dir, options),
             }?;
-            let why = runs.last().and_then(rounds::disturbance_of);
+            let why = runs.last().and_then(Run::disturbance);
             Ok((runs, why))
         });
         match runs {
