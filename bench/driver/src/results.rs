@@ -155,8 +155,8 @@ impl Run {
 
     /// Returns the reason why the run is disturbed, if it is.
     ///
-    /// Without a client, as in the section `files`, the CPU time of others is not judged, since most
-    /// of it is that of kernel threads and interrupts that work for the measured program.
+    /// Without a client, as in `files`, the CPU time of others is not judged. Most of it
+    /// is that of kernel threads and interrupts that work for the measured program.
     pub(crate) fn disturbance(&self) -> Option<String> {
         let late = self.send_lag;
         if late > LATE_US.max(LATE_SHARE * self.p99) {
@@ -251,7 +251,7 @@ impl Cell {
         Some(self.spread(of)?.median)
     }
 
-    /// Returns the values of a quantity in the undisturbed runs, by round; `None` if these are fewer
+    /// Returns the values of a quantity in the undisturbed runs, by round; `None` if these are less
     /// than half of the runs.
     pub(crate) fn values(&self, of: impl Fn(&Run) -> f64) -> Option<Values> {
         let mut runs: Vec<&Run> = self.runs.iter().collect();
