@@ -66,15 +66,19 @@ fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
         "machine",
         us(found.switch.p50_ns),
     );
-    let floor = found.quantum_floor();
-    print("timer floor, µs", "machine", us(floor.as_nanos() as u64));
+    let min_quantum = found.min_quantum();
+    print(
+        "timer floor, µs",
+        "machine",
+        us(min_quantum.as_nanos() as u64),
+    );
     let late = found.timers.last().map_or(0, |timer| timer.lateness.p99_ns);
     print("timer lateness p99, µs", "machine", us(late));
     runs::alone(cpu, time)?;
     for count in [2, 8] {
         for slice in [Duration::from_millis(5), Duration::from_micros(200)] {
             for contender in [Contender::Upshift, Contender::Trick, Contender::Kernel] {
-                turns(contender, cpu, count, slice.max(floor), time)?;
+                turns(contender, cpu, count, slice.max(min_quantum), time)?;
             }
         }
     }

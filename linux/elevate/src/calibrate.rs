@@ -156,7 +156,7 @@ impl Calibration {
     ///
     /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured
     /// delays are interpolated.
-    pub fn quantum_floor(&self) -> Duration {
+    pub fn min_quantum(&self) -> Duration {
         let sensible = |quantum: &Duration| {
             let late = self.lateness(*quantum);
             late <= *quantum && self.look * 2 <= *quantum + late
@@ -304,15 +304,15 @@ mod tests {
     }
 
     #[test]
-    fn a_late_timer_raises_the_floor_to_its_lateness() {
-        let floor = calibration(2, &[(5, 40), (200, 40)]).quantum_floor();
-        assert_eq!(floor, Duration::from_micros(40));
+    fn a_late_timer_raises_the_min_quantum_to_its_lateness() {
+        let min = calibration(2, &[(5, 40), (200, 40)]).min_quantum();
+        assert_eq!(min, Duration::from_micros(40));
     }
 
     #[test]
-    fn an_expensive_look_raises_the_floor_until_looks_take_a_third_of_the_cpu() {
-        let floor = calibration(50, &[(5, 30), (200, 30)]).quantum_floor();
-        assert_eq!(floor, Duration::from_micros(70));
+    fn an_expensive_look_raises_the_min_quantum_until_looks_take_a_third_of_the_cpu() {
+        let min = calibration(50, &[(5, 30), (200, 30)]).min_quantum();
+        assert_eq!(min, Duration::from_micros(70));
     }
 
     #[test]
@@ -326,11 +326,11 @@ mod tests {
     }
 
     #[test]
-    fn the_quantum_floor_is_bounded_on_both_sides() {
+    fn the_min_quantum_is_bounded_on_both_sides() {
         let lowest = Duration::from_micros(5);
-        assert_eq!(calibration(0, &[(5, 0)]).quantum_floor(), lowest);
-        assert_eq!(calibration(0, &[]).quantum_floor(), lowest);
-        let most = calibration(100_000, &[(5, 0)]).quantum_floor();
+        assert_eq!(calibration(0, &[(5, 0)]).min_quantum(), lowest);
+        assert_eq!(calibration(0, &[]).min_quantum(), lowest);
+        let most = calibration(100_000, &[(5, 0)]).min_quantum();
         assert_eq!(most, Duration::from_millis(4));
     }
 

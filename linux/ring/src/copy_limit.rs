@@ -16,7 +16,7 @@
 //!    └────────────────► Held ─────────────────────┴──────────────────┘
 //! ```
 //!
-//! * **Counting.** [`Operation::copies`](crate::Operation::copies) gives the bytes of a copy.
+//! * **Counting.** [`copied_bytes`](crate::Operation::copied_bytes) gives the bytes of a copy.
 //!   Operations that are not copies start at once, at no cost.
 //! * **Progress.** A copy in the kernel may itself wait for a held copy (a file system served by
 //!   this process, a full disk). If no copy ends for [`HOLD_TIMEOUT`], the copies in the kernel are

@@ -129,7 +129,7 @@ impl Driver {
             count(&self.counters.refused);
             return Err((op, libc::EBUSY));
         };
-        let copies = op.copies();
+        let copies = op.copied_bytes();
         // SAFETY: a slot fresh from the slab has a free payload.
         unsafe { Stored::put(slot.payload(), op) };
         slot.table.set(Stored::<T>::TABLE);

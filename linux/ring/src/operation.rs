@@ -33,7 +33,7 @@ pub unsafe trait Operation: Sized + Send + 'static {
     /// with the ring's thread for its CPU: the bytes of a write to the page cache. While a more
     /// urgent operation is in flight, few such copies are handed over at a time.
     #[inline]
-    fn copies(&self) -> u32 {
+    fn copied_bytes(&self) -> u32 {
         0
     }
 

@@ -110,11 +110,11 @@ impl Mapping<LocalPage> {
 
 impl Mapping<GlobalPage> {
     /// Maps a page of zeroes in place of a global page. It reads as a machine on which no other
-    /// process competes. [`Mapping::show`] replaces it.
+    /// process competes. [`Mapping::replace`] replaces it.
     ///
     /// # Errors
     /// Errors of the kernel.
-    pub fn global_room() -> io::Result<Mapping<GlobalPage>> {
+    pub fn zeroed_global() -> io::Result<Mapping<GlobalPage>> {
         // SAFETY: the kernel chooses a free address for the new mapping, so no memory is replaced.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
@@ -133,7 +133,7 @@ impl Mapping<GlobalPage> {
     /// # Errors
     /// Errors of the kernel; the old page then stays. `InvalidData` if the file is shorter than the
     /// page, or could become shorter.
-    pub fn show(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub fn replace(&self, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let address = self.address.as_ptr().cast();
         let fixed = MapFlags::FIXED;
         match file {

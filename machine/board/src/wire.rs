@@ -50,7 +50,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
 pub const THREADS: usize = 512;
 
 /// Length of the longest message.
-pub const LONGEST: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
+pub const MAX_MESSAGE_LEN: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
 
 const HEADER: usize = 8;
 const TEXT: usize = 1024;
@@ -112,11 +112,11 @@ pub enum Reply<'a> {
 }
 
 /// A buffer that holds any message.
-pub type Buffer = [u8; LONGEST];
+pub type Buffer = [u8; MAX_MESSAGE_LEN];
 
 /// Creates an empty [`Buffer`].
 pub const fn buffer() -> Buffer {
-    [0; LONGEST]
+    [0; MAX_MESSAGE_LEN]
 }
 
 const REGISTER: u16 = 1;

@@ -33,15 +33,15 @@ fn only_a_sealed_local_page_of_the_right_length_is_mapped() {
 
 #[test]
 fn a_global_page_that_is_short_or_could_be_truncated_is_not_mapped() {
-    let mapping = Mapping::global_room().unwrap();
+    let mapping = Mapping::zeroed_global().unwrap();
     let unsealed = memory_file("page", GLOBAL_BYTES).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     for invalid in [unsealed, sealed_file(100), file.into()] {
-        let kind = mapping.show(Some(invalid.as_fd())).unwrap_err().kind();
+        let kind = mapping.replace(Some(invalid.as_fd())).unwrap_err().kind();
         assert_eq!(kind, ErrorKind::InvalidData);
     }
     let (page, view) = global_page().unwrap();
-    mapping.show(Some(page.as_fd())).unwrap();
+    mapping.replace(Some(page.as_fd())).unwrap();
     view.header()
         .cpus
         .store(7, std::sync::atomic::Ordering::Relaxed);
@@ -56,5 +56,5 @@ fn a_global_page_that_is_short_or_could_be_truncated_is_not_mapped() {
             .unwrap()
             .contains(GLOBAL_SEALS)
     );
-    mapping.show(None).unwrap();
+    mapping.replace(None).unwrap();
 }

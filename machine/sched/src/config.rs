@@ -17,7 +17,7 @@ pub struct Config {
     /// The highest notch.
     pub top: Priority,
     /// Minimum length of a turn, which should be the shortest that the machine's timers allow.
-    pub floor: Duration,
+    pub min_slice: Duration,
     /// The part of the CPUs that ordinary threads keep.
     pub open_pieces: OpenPieces,
     /// Time between scans for new threads.
@@ -118,7 +118,7 @@ impl Config {
             cpus: cpus.into(),
             base: Priority::of::<2>(),
             top: Priority::of::<40>(),
-            floor: Duration::from_micros(50),
+            min_slice: Duration::from_micros(50),
             open_pieces: OpenPieces::default(),
             scan_interval: Duration::from_millis(10),
             trace: 0,

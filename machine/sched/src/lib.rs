@@ -86,7 +86,7 @@
 //! A turn costs one wait and, if another task comes to the front, one call for each of its threads
 //! (counted in `Report::calls`). For a policy that wants the usage, the CPU time of each task in
 //! front is read by one more call. The shortest sensible turn depends on the timers (see
-//! `Calibration::quantum_floor` of `upshift-elevate`).
+//! `Calibration::min_quantum` of `upshift-elevate`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg(target_os = "linux")]

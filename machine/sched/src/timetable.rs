@@ -47,14 +47,14 @@ impl Error for TimetableError {}
 /// Maximum length of a timetable, ns.
 const MAX_LENGTH: Nanos = 1_000_000_000_000_000;
 
-/// Parses a timetable. `find` returns the task that a word names; entries must be at least `floor`
-/// ns long.
+/// Parses a timetable. `find` returns the task that a word names; entries must last at least
+/// `min_slice` ns.
 ///
 /// # Errors
 /// [`TimetableError`] with the number of the line.
 pub fn parse(
     text: &str,
-    floor: Nanos,
+    min_slice: Nanos,
     find: impl Fn(&str) -> Option<TaskId>,
 ) -> Result<Vec<Entry>, TimetableError> {
     let mut entries = Vec::new();
@@ -75,11 +75,11 @@ pub fn parse(
         };
         let length = upshift_units::positive_duration(length).map_err(wrong)?;
         let length = length.as_nanos() as Nanos;
-        if length < floor {
+        if length < min_slice {
             return Err(wrong(format!(
                 "{} µs is shorter than this machine's timers allow (at least {} µs): make the entry longer",
                 length / 1000,
-                floor.div_ceil(1000)
+                min_slice.div_ceil(1000)
             )));
         }
         total = total.saturating_add(length);

@@ -83,7 +83,14 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
         let spinners: Vec<KillOnDrop> = cpus.iter().map(spinner).collect();
         let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
         command.args([
-            "sched", "rr", "--open", "0", "--floor", "50us", "--for", "8s",
+            "sched",
+            "rr",
+            "--open",
+            "0",
+            "--min-slice",
+            "50us",
+            "--for",
+            "8s",
         ]);
         command.args(["--cpu", &cpus.join(",")]);
         for spinner in &spinners {
@@ -118,7 +125,7 @@ fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
         &cpu(),
         "--for",
         "400ms",
-        "--floor",
+        "--min-slice",
         "50us",
         "--json",
         "--timeline",
@@ -164,7 +171,7 @@ fn output_files_and_the_printed_result_do_not_depend_on_each_other() {
         eprintln!("skipped: there is no /dev/full");
         return;
     }
-    let begin = ["rr", "--cpu", &cpu, "--for", "100ms", "--floor", "50us"];
+    let begin = ["rr", "--cpu", &cpu, "--for", "100ms", "--min-slice", "50us"];
     let task = ["--run", SPIN];
     for file in ["--timeline", "--trace"] {
         let output = sched(&[&begin[..], &task, &["--json", file, "/dev/full"]].concat());
@@ -201,7 +208,7 @@ fn ctrl_z_does_not_leave_the_cpu_to_the_running_task() {
         KillOnDrop::start(Command::new("sh").args(["-c", "ulimit -t 20; while :; do :; done"]));
     let (cpu, pid) = (cpu(), spinner.0.id().to_string());
     let mut command = Command::new(env!("CARGO_BIN_EXE_upshift"));
-    command.args(["sched", "rr", "--floor", "50us", "--for", "20s"]);
+    command.args(["sched", "rr", "--min-slice", "50us", "--for", "20s"]);
     let mut scheduler = KillOnDrop::start(command.args(["--cpu", &cpu, "--pid", &pid]));
     let wait_until = |what: &str, condition: &mut dyn FnMut() -> bool| {
         let began = Instant::now();
@@ -216,7 +223,7 @@ fn ctrl_z_does_not_leave_the_cpu_to_the_running_task() {
     wait_until("open pieces continue", &mut || !spinner.is_elevated());
     wait_until("turns continue", &mut || spinner.is_elevated());
     // While the process is scheduled, a second scheduler is refused.
-    let second = ["rr", "--floor", "50us", "--for", "1s", "--cpu", &cpu];
+    let second = ["rr", "--min-slice", "50us", "--for", "1s", "--cpu", &cpu];
     let refusal = error(&[&second[..], &["--pid", &pid]].concat());
     assert!(refusal.contains("another `upshift sched`"), "{refusal}");
     kill_process(Pid::from_child(&scheduler.0), Signal::INT).unwrap();
@@ -281,7 +288,7 @@ fn wrong_tasks_and_parameters_are_refused() {
     let file = std::env::temp_dir().join(format!("upshift-table-{}", std::process::id()));
     std::fs::write(&file, "a 5ms\nnobody 5ms\n").unwrap();
     let table = file.to_str().unwrap();
-    let floor = ["--cpu", &cpu, "--floor", "50us"];
+    let min_slice = ["--cpu", &cpu, "--min-slice", "50us"];
     for (args, expected) in [
         (&["rr", "--pid", "4194305"][..], "no process 4194305"),
         (&["rr", "--pid", "2147483647=3"], "unexpected"),
@@ -297,7 +304,7 @@ fn wrong_tasks_and_parameters_are_refused() {
         (&["table", table, "--pid", "1=a"], "line 2: `nobody`"),
         (&["rr", "--run", "/nonexistent/program"], "cannot start"),
     ] {
-        let text = error(&[args, &floor].concat());
+        let text = error(&[args, &min_slice].concat());
         assert!(text.contains(expected), "{args:?}: {text}");
     }
     std::fs::remove_file(file).unwrap();
@@ -325,7 +332,15 @@ fn processes_are_named_by_their_command() {
     };
     let sleepers: Vec<KillOnDrop> = (0..2).map(start).collect();
     let cpu = cpu();
-    let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
+    let fixed = [
+        "--cpu",
+        &cpu,
+        "--min-slice",
+        "50us",
+        "--for",
+        "200ms",
+        "--json",
+    ];
     let glob = format!("{}*=3", &name[..name.len() - 1]);
     let output = sched(&[&["weighted", "--comm", &glob][..], &fixed].concat());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -363,7 +378,7 @@ fn the_status_of_a_command_is_returned_even_if_the_command_is_short() {
     ] {
         // Whether a short command ends before the scheduler attaches to it depends on timing.
         for _ in 0..5 {
-            let begin = ["priority", "--cpu", &cpu, "--floor", "50us", "--json"];
+            let begin = ["priority", "--cpu", &cpu, "--min-slice", "50us", "--json"];
             let output = sched(&[&begin[..], more, &["--arg", "3", "--"], command].concat());
             let errors = String::from_utf8_lossy(&output.stderr);
             assert_eq!(
@@ -404,7 +419,15 @@ fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
         process
     };
     let (cpu, path) = (cpu(), program.to_str().unwrap());
-    let fixed = ["--cpu", &cpu, "--floor", "50us", "--for", "200ms", "--json"];
+    let fixed = [
+        "--cpu",
+        &cpu,
+        "--min-slice",
+        "50us",
+        "--for",
+        "200ms",
+        "--json",
+    ];
     let limited = start(&["prlimit", "--rttime=100000", path]);
     // If no other process matches, the command fails.
     let reason = error(&[&["rr", "--comm", &name][..], &fixed].concat());

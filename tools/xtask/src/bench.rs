@@ -51,8 +51,9 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
 }
 
 fn is_whole_run(args: &[String]) -> bool {
-    let is_partial = |word: &str| word.starts_with("--only") || word.starts_with("--out");
-    args.iter().any(|word| word == "--full") && !args.iter().any(|word| is_partial(word))
+    let other = ["--only", "--out", "--help", "-h"];
+    let is_other = |word: &String| other.iter().any(|option| word.starts_with(option));
+    args.iter().any(|word| word == "--full") && !args.iter().any(is_other)
 }
 
 /// Measures the two workspaces with pages of their own, MPI and the kernel. The kernel's evaluation

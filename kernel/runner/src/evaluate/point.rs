@@ -81,7 +81,7 @@ impl fmt::Display for Load {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
     /// `all`, or the level.
-    pub(crate) who: String,
+    pub(crate) group: String,
     pub(crate) count: u64,
     /// Latencies, in microseconds.
     pub(crate) mean: u64,
@@ -117,7 +117,7 @@ impl Point {
         }
         let line = |figures: &Figures| {
             let Figures {
-                who,
+                group,
                 count,
                 mean,
                 median,
@@ -129,7 +129,7 @@ impl Point {
             } = figures;
             let load = self.load;
             format!(
-                "{load},{who},{count},{mean},{median},{p99},{deviation},{pages},{p25},{p75},{p90},{p999},{nanos}\n"
+                "{load},{group},{count},{mean},{median},{p99},{deviation},{pages},{p25},{p75},{p90},{p999},{nanos}\n"
             )
         };
         self.figures.iter().map(line).collect()
@@ -186,7 +186,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         millis,
         harts,
         clock,
-        who,
+        group,
         rest @ ..,
     ] = &words[..]
     else {
@@ -204,7 +204,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
     };
     let number = |at: usize| rest.get(at)?.parse::<u64>().ok();
     let figures = Figures {
-        who: (*who).to_owned(),
+        group: (*group).to_owned(),
         count: number(0)?,
         mean: number(1)?,
         median: number(2)?,
@@ -214,7 +214,7 @@ fn parse_line(line: &str) -> Option<(Load, Option<Figures>)> {
         spread: [number(6)?, number(7)?, number(8)?, number(9)?],
         nanos: number(10)?,
     };
-    Some((load, (*who != "fails").then_some(figures)))
+    Some((load, (*group != "fails").then_some(figures)))
 }
 
 /// Parses a line that the benchmarked program prints: model and load, group, then numbers. Times
@@ -224,7 +224,7 @@ pub(crate) fn parse_program_line(line: &str, stretch: u32) -> Option<Figures> {
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();
     let time = |at: usize| Some(number(at)? / u64::from(stretch));
     Some(Figures {
-        who: (*words.get(5)?).to_owned(),
+        group: (*words.get(5)?).to_owned(),
         count: number(6)?,
         mean: time(8)?,
         median: time(9)?,
@@ -269,8 +269,8 @@ mod tests {
             harts: 2,
             shift: 5,
         };
-        let figures = |who: &str| Figures {
-            who: who.to_owned(),
+        let figures = |group: &str| Figures {
+            group: group.to_owned(),
             count: 1,
             mean: 2,
             median: 3,

@@ -468,8 +468,8 @@ mod tests {
 
     /// Returns a point for each load of the plan, with the same figures.
     fn all() -> Vec<Point> {
-        let figures = |who: u32| Figures {
-            who: who.to_string(),
+        let figures = |group: u32| Figures {
+            group: group.to_string(),
             count: 100,
             mean: 2_000,
             median: 1_500,

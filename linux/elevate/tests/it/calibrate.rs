@@ -21,7 +21,7 @@ fn calibration_measures_all_quantities_in_bounded_time_and_restores_the_thread()
     let before = Policy::of(&Kernel, 0).unwrap();
     let calibration = retry_while_busy(|| Calibration::measure(None));
     println!("{calibration:#?}");
-    println!("quantum floor {:?}", calibration.quantum_floor());
+    println!("min quantum {:?}", calibration.min_quantum());
     // The bound is generous, because the machine may be stopped meanwhile.
     assert!(calibration.took <= LONGEST_CALIBRATION * 20);
     assert!(calibration.switch.samples > 0 && calibration.switch.p50_ns > 0);
@@ -36,7 +36,7 @@ fn calibration_measures_all_quantities_in_bounded_time_and_restores_the_thread()
     let mut looks = (0..5).map(|_| retry_while_busy(|| Calibration::measure(None)).look_cost());
     assert!(looks.any(|look| !look.is_zero()));
     let brief = retry_while_busy(Calibration::measure_briefly);
-    println!("brief: {brief:?}, floor {:?}", brief.quantum_floor());
+    println!("brief: {brief:?}, min quantum {:?}", brief.min_quantum());
     assert_eq!(brief.timers.len(), calibration.timers.len());
     let brief = (0..5).map(|_| retry_while_busy(Calibration::measure_briefly).took);
     assert!(brief.min().unwrap() < calibration.took);

@@ -119,7 +119,7 @@ impl<B: IoBuf> WriteAt<B> {
     }
 
     /// Declares whether the write goes through the page cache. If it does, the kernel copies the
-    /// bytes, and the ring [may delay the write](Operation::copies).
+    /// bytes, and the ring [may delay the write](Operation::copied_bytes).
     #[must_use]
     pub fn copied(mut self, is_copied: bool) -> Self {
         self.is_copied = is_copied;
@@ -140,7 +140,7 @@ unsafe impl<B: IoBuf> Operation for WriteAt<B> {
 
     type Output = (io::Result<usize>, B);
 
-    fn copies(&self) -> u32 {
+    fn copied_bytes(&self) -> u32 {
         if self.is_copied {
             clamp(self.buffer.io_len())
         } else {

@@ -143,7 +143,7 @@ unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
 
     type Output = (io::Result<usize>, Vec<B>);
 
-    fn copies(&self) -> u32 {
+    fn copied_bytes(&self) -> u32 {
         if !self.is_copied {
             return 0;
         }

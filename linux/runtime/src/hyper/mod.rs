@@ -10,7 +10,7 @@
 //! | [`Server`], [`serve`] | a server of HTTP/1.1 and HTTP/2 for any tower service |
 //! | [`Listener`] | the server's listeners: TCP, Unix, and `TlsListener` (feature `tls`) |
 //! | [`Levelled`] | a service whose requests each run at a level of their own |
-//! | [`Receiving`] | the CPU time that connections may take at the level at which they receive |
+//! | [`ReceiveLevels`], [`Allowance`] | levels at which connections receive, and their CPU time |
 //! | `Connector`, `client` | outgoing connections (feature `hyper-client`) |
 //! | `https_client` | a client with TLS and HTTP/2 (feature `hyper-tls-client`) |
 //!
@@ -55,7 +55,7 @@ pub use https::{HttpsConnector, https_client, https_client_with};
 pub use io::Io;
 pub use levelled::{LevelBody, LevelFuture, Levelled, RequestLevel};
 pub use listener::{IncomingStream, Listener};
-pub use receiving::{Allowance, Charged, Receiving, StreamSpawner};
+pub use receiving::{Allowance, Charged, ReceiveLevels, StreamSpawner};
 #[cfg(feature = "axum")]
 pub(crate) use server::MakeService;
 pub use server::{Server, serve};

@@ -102,7 +102,7 @@ pub(super) fn end_request() {
 
 /// The levels at which a server receives, and the number of the server's connections.
 #[derive(Debug)]
-pub struct Receiving {
+pub struct ReceiveLevels {
     level: Level,
     throttled: Level,
     connections: AtomicU64,
@@ -112,12 +112,12 @@ pub struct Receiving {
     poll_ticks: u64,
 }
 
-impl Receiving {
+impl ReceiveLevels {
     /// Creates the levels of a server: `level`, and `throttled` for a connection that has used up
     /// its [`Allowance`]. If `throttled` is more urgent than `level`, it counts as `level`.
     #[must_use]
-    pub fn new(level: Level, throttled: Level) -> Arc<Receiving> {
-        Arc::new(Receiving {
+    pub fn new(level: Level, throttled: Level) -> Arc<ReceiveLevels> {
+        Arc::new(ReceiveLevels {
             level,
             throttled: throttled.max(level),
             connections: AtomicU64::new(0),
@@ -128,7 +128,7 @@ impl Receiving {
 
     /// Returns the allowance of a new connection.
     #[must_use]
-    pub fn open(self: &Arc<Receiving>) -> Arc<Allowance> {
+    pub fn open(self: &Arc<ReceiveLevels>) -> Arc<Allowance> {
         self.connections.fetch_add(1, Relaxed);
         Arc::new(Allowance {
             free_polls: AtomicU32::new(FREE_POLLS),
@@ -137,7 +137,7 @@ impl Receiving {
                 self.capacity,
                 clock::ticks(),
             )),
-            receiving: self.clone(),
+            receive_levels: self.clone(),
         })
     }
 
@@ -152,7 +152,7 @@ impl Receiving {
 /// Two coroutines of a connection that are polled at the same time on two vCPUs may take the same
 /// free poll.
 pub struct Allowance {
-    receiving: Arc<Receiving>,
+    receive_levels: Arc<ReceiveLevels>,
     free_polls: AtomicU32,
     /// Bucket to which the duration of other polls is charged, in ticks.
     bucket: Mutex<TokenBucket>,
@@ -188,7 +188,7 @@ impl Allowance {
     /// Locks the bucket and sets its rate to the current share of a connection.
     fn bucket(&self, now: u64) -> MutexGuard<'_, TokenBucket> {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.set_rate((1, self.receiving.share_divisor()), now);
+        bucket.set_rate((1, self.receive_levels.share_divisor()), now);
         bucket
     }
 
@@ -206,13 +206,13 @@ impl Allowance {
 
     /// Returns the ticks from `now` until the bucket holds [`POLL_TIME`].
     fn ticks_until_poll(&self, now: u64) -> u64 {
-        self.bucket(now).wait(self.receiving.poll_ticks, now)
+        self.bucket(now).wait(self.receive_levels.poll_ticks, now)
     }
 }
 
 impl Drop for Allowance {
     fn drop(&mut self) {
-        self.receiving.connections.fetch_sub(1, Relaxed);
+        self.receive_levels.connections.fetch_sub(1, Relaxed);
     }
 }
 
@@ -246,9 +246,9 @@ impl<F: Future> Future for Charged<F> {
         let Some(level) = host::current_level() else {
             return this.inner.poll(cx);
         };
-        let receiving = &*this.allowance.receiving;
+        let receive_levels = &*this.allowance.receive_levels;
         let was_at_request_level = *this.at_request_level;
-        let is_receiving = !was_at_request_level && level <= receiving.level;
+        let is_receiving = !was_at_request_level && level <= receive_levels.level;
         if is_receiving && let Some(throttled) = this.throttled.take() {
             throttled.store(false, Relaxed);
         }
@@ -266,7 +266,7 @@ impl<F: Future> Future for Charged<F> {
         } else {
             0
         });
-        let guard = ReceiveGuard::enter(receiving.level);
+        let guard = ReceiveGuard::enter(receive_levels.level);
         let polled = this.inner.poll(cx);
         drop(guard);
         let request = REQUEST_FLAGS.replace(0);
@@ -290,14 +290,14 @@ impl<F: Future> Future for Charged<F> {
 /// throttling. Returns `None` if that coroutine cannot be spawned.
 #[cold]
 fn throttle(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
-    let receiving = &allowance.receiving;
+    let receive_levels = &allowance.receive_levels;
     let id = host::current_id()?;
     let throttled = Arc::new(AtomicBool::new(true));
     let task = return_when_refilled(allowance.clone(), id, throttled.clone());
-    let spawned = crate::try_spawn(task, Priority::At(receiving.level));
+    let spawned = crate::try_spawn(task, Priority::At(receive_levels.level));
     spawned.ok()?.detach();
     // A running coroutine is alive.
-    let _ = crate::reprio(id, receiving.throttled);
+    let _ = crate::reprio(id, receive_levels.throttled);
     Some(throttled)
 }
 
@@ -317,7 +317,7 @@ async fn return_when_refilled(
     }
     if throttled.swap(false, Relaxed) {
         // The coroutine may have ended.
-        let _ = crate::reprio(id, allowance.receiving.level);
+        let _ = crate::reprio(id, allowance.receive_levels.level);
     }
 }
 
@@ -340,7 +340,7 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, future: F) {
-        let level = Priority::At(self.allowance.receiving.level);
+        let level = Priority::At(self.allowance.receive_levels.level);
         if let Ok(handle) = crate::try_spawn(self.allowance.charge(future), level) {
             handle.detach();
         }
@@ -351,19 +351,19 @@ where
 mod tests {
     use super::*;
 
-    fn receiving() -> Arc<Receiving> {
-        Receiving::new(Level::at::<2>(), Level::at::<28>())
+    fn receive_levels() -> Arc<ReceiveLevels> {
+        ReceiveLevels::new(Level::at::<2>(), Level::at::<28>())
     }
 
     #[test]
     fn a_connection_that_owes_time_waits_until_its_bucket_holds_a_poll() {
-        let receiving = receiving();
-        let allowance = receiving.open();
-        let Receiving {
+        let receive_levels = receive_levels();
+        let allowance = receive_levels.open();
+        let ReceiveLevels {
             poll_ticks,
             capacity,
             ..
-        } = *receiving;
+        } = *receive_levels;
         let now = clock::ticks();
         allowance.charge_poll(now - capacity, now);
         assert!(!allowance.bucket(now).owes(now));
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn each_poll_of_a_request_restores_the_free_polls() {
-        let allowance = receiving().open();
+        let allowance = receive_levels().open();
         for _ in 0..3 {
             assert!((0..FREE_POLLS).all(|_| allowance.take_free_poll()));
             assert!(!allowance.take_free_poll());
@@ -388,14 +388,14 @@ mod tests {
 
     #[test]
     fn many_connections_share_a_tenth_of_the_time() {
-        let receiving = receiving();
+        let receive_levels = receive_levels();
         let first: Vec<_> = (0..SHARE_DIVISOR / TOTAL_DIVISOR)
-            .map(|_| receiving.open())
+            .map(|_| receive_levels.open())
             .collect();
-        assert_eq!(receiving.share_divisor(), SHARE_DIVISOR);
-        let more: Vec<_> = first.iter().map(|_| receiving.open()).collect();
-        assert_eq!(receiving.share_divisor(), 2 * SHARE_DIVISOR);
+        assert_eq!(receive_levels.share_divisor(), SHARE_DIVISOR);
+        let more: Vec<_> = first.iter().map(|_| receive_levels.open()).collect();
+        assert_eq!(receive_levels.share_divisor(), 2 * SHARE_DIVISOR);
         drop((first, more));
-        assert_eq!(receiving.share_divisor(), SHARE_DIVISOR);
+        assert_eq!(receive_levels.share_divisor(), SHARE_DIVISOR);
     }
 }

@@ -24,7 +24,7 @@ use ::hyper::{Request, Response};
 use tower_service::Service;
 use upshift_core::{Level, Priority};
 
-use super::Receiving;
+use super::ReceiveLevels;
 use super::levelled::Classify;
 use super::listener::{IncomingStream, Listener};
 use crate::net::TcpListener;
@@ -235,8 +235,8 @@ impl<L: Listener> Server<L> {
         let settings = Arc::new(ConnectionSettings {
             make,
             receive_level,
-            receiving: match (receive_level, &self.classify) {
-                (Priority::At(level), Some(_)) => Some(Receiving::new(level, self.throttled)),
+            receive_levels: match (receive_level, &self.classify) {
+                (Priority::At(level), Some(_)) => Some(ReceiveLevels::new(level, self.throttled)),
                 // Requests run at the level of receiving.
                 _ => None,
             },

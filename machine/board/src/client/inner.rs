@@ -48,7 +48,7 @@ impl Inner {
         Ok(Inner {
             page,
             file,
-            global: Mapping::global_room()?,
+            global: Mapping::zeroed_global()?,
             joined: AtomicBool::new(false),
             slot: AtomicU32::new(0),
             cpus: [const { AtomicU32::new(0) }; VCPUS],
@@ -141,7 +141,7 @@ impl Inner {
             slot.store(cpu, Relaxed);
         }
         self.slot.store(welcome.slot, Relaxed);
-        self.global.show(Some(welcome.global.as_fd()))?;
+        self.global.replace(Some(welcome.global.as_fd()))?;
         self.joined.store(true, Release);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Inner {
     fn forget(&self) {
         self.joined.store(false, Release);
         // If there is no memory for a mapping, the old page stays as the daemon left it.
-        let _ = self.global.show(None);
+        let _ = self.global.replace(None);
     }
 
     pub(super) fn leave(&self) {

@@ -23,8 +23,8 @@ impl<M: Member> Engine<M> {
         self.turn_was_open = self.open;
         self.turn.clear();
         self.policy.pick(now, &mut self.turn);
-        let floor = nanos(self.config.floor).max(1);
-        due.turn_end = self.turn.end().map(|at| at.max(now + floor));
+        let min_slice = nanos(self.config.min_slice).max(1);
+        due.turn_end = self.turn.end().map(|at| at.max(now + min_slice));
         let lives = |task: &TaskId| {
             let slot = self.slots.get(task.0);
             slot.is_some_and(|slot| slot.member.is_some())

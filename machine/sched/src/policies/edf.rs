@@ -82,9 +82,9 @@ pub enum EdfError {
     /// The reservations exceed the CPUs.
     Overcommitted {
         /// Sum of budget divided by period over all reservations, in CPUs.
-        asked: f64,
+        requested: f64,
         /// Number of CPUs.
-        there: f64,
+        available: f64,
     },
 }
 
@@ -97,9 +97,12 @@ impl fmt::Display for EdfError {
                 Duration::from_nanos(reserved.budget),
                 Duration::from_nanos(reserved.period)
             ),
-            EdfError::Overcommitted { asked, there } => write!(
+            EdfError::Overcommitted {
+                requested,
+                available,
+            } => write!(
                 f,
-                "the reservations add up to {asked:.2} CPUs of {there:.2}: shorten budgets, lengthen periods or add CPUs"
+                "the reservations add up to {requested:.2} CPUs of {available:.2}: shorten budgets, lengthen periods or add CPUs"
             ),
         }
     }
@@ -120,7 +123,7 @@ impl Edf {
         self
     }
 
-    /// Makes a reservation for `task`, on a machine with `there` CPUs.
+    /// Makes a reservation for `task`, on a machine with `available` CPUs.
     ///
     /// # Errors
     /// [`EdfError`] if this reservation is impossible, or all reservations together exceed the
@@ -129,7 +132,7 @@ impl Edf {
         mut self,
         task: TaskId,
         reserved: Reservation,
-        there: f64,
+        available: f64,
     ) -> Result<Edf, EdfError> {
         if reserved.budget == 0 || reserved.budget > reserved.period {
             return Err(EdfError::Impossible(reserved));
@@ -137,9 +140,12 @@ impl Edf {
         self.given.retain(|(other, _)| *other != task);
         self.given.push((task, reserved));
         let share = |r: &Reservation| r.budget as f64 / r.period as f64;
-        let asked: f64 = self.given.iter().map(|(_, r)| share(r)).sum();
-        if asked > there + 1e-9 {
-            return Err(EdfError::Overcommitted { asked, there });
+        let requested: f64 = self.given.iter().map(|(_, r)| share(r)).sum();
+        if requested > available + 1e-9 {
+            return Err(EdfError::Overcommitted {
+                requested,
+                available,
+            });
         }
         Ok(self)
     }

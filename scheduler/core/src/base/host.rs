@@ -199,7 +199,7 @@ pub(crate) const fn is_lazy<H: Host>() -> bool {
 
 /// # Safety
 /// The contract of [`Host::map`], except that any alignment is allowed unless [`is_lazy`].
-pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
+pub(crate) unsafe fn allocate_zeroed<H: Host>(layout: Layout) -> *mut u8 {
     // SAFETY: the layout is not empty, by the caller's contract, and fits the call that is made.
     unsafe {
         if is_lazy::<H>() {
@@ -211,8 +211,8 @@ pub(crate) unsafe fn zeroed<H: Host>(layout: Layout) -> *mut u8 {
 }
 
 /// # Safety
-/// `memory` came from [`zeroed`] with this layout, and is not used any more.
-pub(crate) unsafe fn take_back<H: Host>(memory: *mut u8, layout: Layout) {
+/// `memory` came from [`allocate_zeroed`] with this layout, and is not used any more.
+pub(crate) unsafe fn deallocate<H: Host>(memory: *mut u8, layout: Layout) {
     // SAFETY: `memory` came from the matching call, with this layout.
     unsafe {
         if is_lazy::<H>() {

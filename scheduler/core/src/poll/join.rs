@@ -367,7 +367,7 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
     let word = &block.word;
     if word.has_waiter() {
         // Even if the destructor of the waker panics, the handle's reference is released.
-        let (_, waiter) = take_back(block);
+        let (_, waiter) = take_back_waiter(block);
         catch_panic::<H>(|| drop(waiter));
     }
     // No other thread adds a loan while the handle is being dropped.
@@ -413,7 +413,7 @@ fn register<H: Host>(
                 HandleTransition::Done
             };
         }
-        let (taken, waiter) = take_back(block);
+        let (taken, waiter) = take_back_waiter(block);
         if taken == HandleTransition::Exited {
             return HandleTransition::Exited;
         }
@@ -431,7 +431,7 @@ fn register<H: Host>(
 
 /// Takes back the waiter that the handle has published, unless the coroutine has exited. A waiter
 /// that is an id needs no drop, so only a box is returned.
-fn take_back<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>) {
+fn take_back_waiter<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>) {
     let word = &block.word;
     let by_id = word.has_waiter_by_id();
     let taken = word.clear_waiter();

@@ -24,7 +24,7 @@
 use core::alloc::Layout;
 use core::ptr::{NonNull, null_mut};
 
-use crate::base::host::{Host, is_lazy, take_back, zeroed};
+use crate::base::host::{Host, allocate_zeroed, deallocate, is_lazy};
 use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -346,7 +346,7 @@ fn put<H: Host, T>(
     make: impl FnOnce(*mut u8) -> *mut T,
 ) -> *mut T {
     // SAFETY: no layout of a table is empty.
-    let memory = unsafe { zeroed::<H>(layout) };
+    let memory = unsafe { allocate_zeroed::<H>(layout) };
     if memory.is_null() {
         return null_mut();
     }
@@ -355,7 +355,7 @@ fn put<H: Host, T>(
         Ok(_) => made,
         Err(there) => {
             // SAFETY: the memory was just allocated with this layout, and is not published.
-            unsafe { take_back::<H>(memory, layout) };
+            unsafe { deallocate::<H>(memory, layout) };
             there
         }
     }
@@ -380,7 +380,7 @@ impl<H: Host> Drop for Table<H> {
                 // in the first page's header.
                 unsafe {
                     let memory = (*base).waiter.load(Ordering::Relaxed);
-                    take_back::<H>(memory.cast(), layout);
+                    deallocate::<H>(memory.cast(), layout);
                 }
                 continue;
             }
@@ -389,11 +389,11 @@ impl<H: Host> Drop for Table<H> {
                 let page = unsafe { &*base.cast::<Page<H>>().add(within) }.load(Ordering::Relaxed);
                 if !page.is_null() {
                     // SAFETY: `grow` allocated the page with this layout.
-                    unsafe { take_back::<H>(page.cast(), Self::LAYOUT) };
+                    unsafe { deallocate::<H>(page.cast(), Self::LAYOUT) };
                 }
             }
             // SAFETY: `grow` allocated the list with this layout.
-            unsafe { take_back::<H>(base.cast(), layout) };
+            unsafe { deallocate::<H>(base.cast(), layout) };
         }
     }
 }

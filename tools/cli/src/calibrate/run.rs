@@ -26,7 +26,7 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
             out,
             "\ncost of a timer to the thread it interrupts: {}\nsmallest sensible quantum: {}",
             micros(found.look_cost().as_secs_f64() * 1e6),
-            micros(found.quantum_floor().as_secs_f64() * 1e6)
+            micros(found.min_quantum().as_secs_f64() * 1e6)
         )?;
     }
     out.flush()?;

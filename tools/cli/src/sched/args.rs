@@ -110,9 +110,9 @@ pub(crate) struct SchedArgs {
     /// Duration [default: until all processes have ended]
     #[arg(long, visible_alias = "for", value_name = "TIME", value_parser = upshift_units::positive_duration)]
     pub(super) duration: Option<Duration>,
-    /// Use this as the shortest timer instead of measuring it for 0.2 s
+    /// Use this as the shortest slice instead of measuring timers for 0.2 s
     #[arg(long, value_name = "TIME", value_parser = upshift_units::positive_duration)]
-    pub(super) floor: Option<Duration>,
+    pub(super) min_slice: Option<Duration>,
     /// Print JSON at the end instead of tables
     #[arg(long)]
     pub(super) json: bool,

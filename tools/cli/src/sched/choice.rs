@@ -33,9 +33,9 @@ pub(super) fn policy(
     args: &SchedArgs,
     specs: &[Spec],
     timetable: Option<&str>,
-    floor: Duration,
+    min_slice: Duration,
 ) -> Result<Box<dyn Policy>> {
-    let slice = slice(args, floor);
+    let slice = slice(args, min_slice);
     let args_of_tasks = || {
         let arg = |(id, spec): (usize, &'_ Spec)| spec.arg.clone().map(|arg| (TaskId(id), arg));
         specs.iter().enumerate().filter_map(arg)
@@ -56,7 +56,7 @@ pub(super) fn policy(
                 specs.iter().position(is).map(TaskId)
             };
             let file = args.file.as_deref().unwrap_or(std::path::Path::new(""));
-            let entries = timetable::parse(timetable.unwrap_or_default(), nanos(floor), find)
+            let entries = timetable::parse(timetable.unwrap_or_default(), nanos(min_slice), find)
                 .with_context(|| format!("error in the timetable {}", file.display()))?;
             Box::new(Table::new(entries))
         }
@@ -83,7 +83,7 @@ pub(super) fn policy(
             let mut policy = Edf::new().slice(slice);
             let capacity = args.cpus().len() as f64 * (1.0 - args.open / 2.0);
             for (task, arg) in args_of_tasks() {
-                let reserved = reservation(&arg, floor)?;
+                let reserved = reservation(&arg, min_slice)?;
                 policy = policy.reserve(task, reserved, capacity)?;
             }
             Box::new(policy)
@@ -92,24 +92,24 @@ pub(super) fn policy(
 }
 
 /// Returns the slice, raised to the shortest timer of this machine.
-fn slice(args: &SchedArgs, floor: Duration) -> Nanos {
+fn slice(args: &SchedArgs, min_slice: Duration) -> Nanos {
     let has_slices = matches!(
         args.policy,
         PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority | PolicyName::Edf
     );
-    if has_slices && args.interval < floor {
+    if has_slices && args.interval < min_slice {
         // The reader may be gone.
         let _ = writeln!(
             std::io::stderr(),
             "note: an interval of {} µs is below the shortest timer of this machine; {} µs is used",
             args.interval.as_micros(),
-            floor.as_micros()
+            min_slice.as_micros()
         );
     }
-    nanos(args.interval.max(floor))
+    nanos(args.interval.max(min_slice))
 }
 
-fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
+fn reservation(text: &str, min_slice: Duration) -> Result<Reservation> {
     let hint = || format!("`{text}` is not a reservation; write PERIOD/BUDGET, e.g. 20ms/5ms");
     let (period, budget) = text.split_once('/').with_context(hint)?;
     let time = |text| upshift_units::positive_duration(text).map_err(anyhow::Error::msg);
@@ -119,11 +119,11 @@ fn reservation(text: &str, floor: Duration) -> Result<Reservation> {
             "`{text}`: a budget of {budget:?} is longer than its period of {period:?}; write PERIOD/BUDGET, e.g. 20ms/5ms"
         );
     }
-    if budget < floor {
+    if budget < min_slice {
         bail!(
             "a budget of {} µs is below the shortest timer of this machine ({} µs): make budget and period longer",
             budget.as_micros(),
-            floor.as_micros()
+            min_slice.as_micros()
         );
     }
     Ok(Reservation {

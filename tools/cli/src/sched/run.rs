@@ -117,15 +117,15 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         .context("cannot start the guardian, which restores processes if this one dies")?;
     let cpus = args.cpus();
     let scheduler_cpu = args.sched_cpu.unwrap_or(cpus[0]);
-    let floor = match args.floor {
-        Some(floor) => floor,
-        None => Calibration::measure(Some(scheduler_cpu))?.quantum_floor(),
+    let min_slice = match args.min_slice {
+        Some(min_slice) => min_slice,
+        None => Calibration::measure(Some(scheduler_cpu))?.min_quantum(),
     };
-    let policy = choice::policy(args, &specs, timetable.as_deref(), floor)?;
+    let policy = choice::policy(args, &specs, timetable.as_deref(), min_slice)?;
     let config = Config {
         base: priorities.base,
         top: priorities.top,
-        floor,
+        min_slice,
         open_pieces: OpenPieces {
             part: args.open,
             ..OpenPieces::default()
@@ -179,7 +179,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     drop(elevated);
     let main = started.main_status();
     started.end();
-    let printed = show::finish(args, &report, floor);
+    let printed = show::finish(args, &report, min_slice);
     files.write(args, &report, &trace)?;
     match printed {
         // A closed pipe (`| head`) ends the output and is no error.

@@ -35,13 +35,13 @@ fn us(ns: u64) -> String {
     micros(ns as f64 / 1e3)
 }
 
-/// Prints the result. `floor` is the shortest time for which a timer of this machine can be set.
-pub(super) fn finish(args: &SchedArgs, report: &Report, floor: Duration) -> io::Result<()> {
+/// Prints the result. `min_slice` is the minimum length of a slice.
+pub(super) fn finish(args: &SchedArgs, report: &Report, min_slice: Duration) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        writeln!(out, "{:#}", value(report, floor))?;
+        writeln!(out, "{:#}", value(report, min_slice))?;
     } else {
-        write!(out, "{}\n{}", tasks(report), engine(report, floor))?;
+        write!(out, "{}\n{}", tasks(report), engine(report, min_slice))?;
         for cpu in &report.lost {
             writeln!(
                 out,
@@ -83,7 +83,7 @@ fn tasks(report: &Report) -> Table {
     table
 }
 
-fn engine(report: &Report, floor: Duration) -> Table {
+fn engine(report: &Report, min_slice: Duration) -> Table {
     let mut table = Table::new("", &["<scheduler", "", "median", "p99", "longest"]);
     let figures = |figures: &Quantiles| [figures.p50, figures.p99, figures.max].map(us);
     for (what, found) in [
@@ -103,7 +103,7 @@ fn engine(report: &Report, floor: Duration) -> Table {
         ),
         ("its own CPU time", part(report.own_cpu_time)),
         ("time open to ordinary threads", part(report.opened)),
-        ("floor of the timers", us(floor.as_nanos() as u64)),
+        ("shortest slice", us(min_slice.as_nanos() as u64)),
     ] {
         table.row([what.into(), figure]);
     }
@@ -114,7 +114,7 @@ fn quantiles(found: &Quantiles) -> Value {
     json!({ "p50_ns": found.p50, "p99_ns": found.p99, "max_ns": found.max })
 }
 
-fn value(report: &Report, floor: Duration) -> Value {
+fn value(report: &Report, min_slice: Duration) -> Value {
     let task = |task: &upshift_sched::TaskReport| {
         json!({
             "label": task.label,
@@ -138,7 +138,7 @@ fn value(report: &Report, floor: Duration) -> Value {
         "lateness": quantiles(&report.late),
         "scheduler_cpu_ns": report.own_cpu_time,
         "opened_ns": report.opened,
-        "timer_floor_ns": floor.as_nanos() as u64,
+        "min_slice_ns": min_slice.as_nanos() as u64,
         "untraced": report.untraced,
     })
 }
@@ -194,13 +194,13 @@ mod tests {
 
     #[test]
     fn tables_and_json_show_every_task() {
-        let (report, floor) = (report(), Duration::from_micros(50));
-        let text = format!("{}{}", tasks(&report), engine(&report, floor));
+        let (report, min_slice) = (report(), Duration::from_micros(50));
+        let text = format!("{}{}", tasks(&report), engine(&report, min_slice));
         assert!(text.contains("a-rather-long-name-7") && text.contains("ended"));
         assert!(!text.contains("left out"));
-        let value = value(&report, floor);
+        let value = value(&report, min_slice);
         assert_eq!(value["tasks"].as_array().map(Vec::len), Some(8));
-        assert_eq!(value["timer_floor_ns"], 50_000);
+        assert_eq!(value["min_slice_ns"], 50_000);
     }
 
     #[test]

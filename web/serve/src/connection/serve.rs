@@ -104,7 +104,7 @@ impl Conn {
     {
         let service = HttpService::new(self.clone());
         let io = ObservedIo::new(io, self.clone(), is_http2);
-        let allowance = self.shared.receiving.open();
+        let allowance = self.shared.receive_levels.open();
         if is_http2 {
             self.clocks.set_http2();
             let builder = self.http2(limits, &allowance);

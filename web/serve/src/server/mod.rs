@@ -13,7 +13,7 @@ use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tower_service::Service;
-use upshift::hyper::Receiving;
+use upshift::hyper::ReceiveLevels;
 use upshift::sync::Notify;
 use upshift::{Level, time};
 
@@ -118,7 +118,7 @@ impl Server {
                 receive_level,
                 // A client that sends too much is read at the default level of requests, whose
                 // queue admission control bounds.
-                receiving: Receiving::new(receive_level, Urgency::default().level()),
+                receive_levels: ReceiveLevels::new(receive_level, Urgency::default().level()),
                 initial_config: settings.config.clone(),
                 settings: RwLock::new(Arc::new(settings)),
                 epoch: AtomicU64::new(0),

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use http::header::{HOST, REFERER, USER_AGENT};
 use http::{HeaderName, Request, Response};
 use upshift::Level;
-use upshift::hyper::Receiving;
+use upshift::hyper::ReceiveLevels;
 use upshift::sync::Notify;
 
 use crate::admission::Gates;
@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub(crate) epoch: AtomicU64,
     pub(crate) initial_config: Config,
     pub(crate) receive_level: Level,
-    pub(crate) receiving: Arc<Receiving>,
+    pub(crate) receive_levels: Arc<ReceiveLevels>,
     pub(crate) gates: Gates,
     pub(crate) rate_limiter: RateLimiter,
     pub(crate) recent_files: RecentFiles,

@@ -17,7 +17,7 @@ use super::BoxError;
 use super::drain::ConnectionGuard;
 use crate::hyper::levelled::Classify;
 use crate::hyper::listener::{IncomingStream, Listener, Transport};
-use crate::hyper::{Allowance, Clock, Levelled, Receiving, Spawner};
+use crate::hyper::{Allowance, Clock, Levelled, ReceiveLevels, Spawner};
 use crate::time;
 
 /// Maximum number of bytes that are buffered per connection (HTTP/1) or stream (HTTP/2).
@@ -51,7 +51,7 @@ where
 pub(super) struct ConnectionSettings<M> {
     pub(super) make: M,
     pub(super) receive_level: Priority,
-    pub(super) receiving: Option<Arc<Receiving>>,
+    pub(super) receive_levels: Option<Arc<ReceiveLevels>>,
     pub(super) classify: Option<Classify>,
     pub(super) header_timeout: Option<Duration>,
 }
@@ -85,7 +85,7 @@ impl<M> ConnectionSettings<M> {
         let Some(Ok((transport, service, is_http2))) = opened else {
             return;
         };
-        let allowance = self.receiving.as_ref().map(Receiving::open);
+        let allowance = self.receive_levels.as_ref().map(ReceiveLevels::open);
         // Errors end only this connection.
         match &self.classify {
             Some(classify) => {
