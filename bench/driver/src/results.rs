@@ -155,8 +155,8 @@ impl Run {
 
     /// Returns the reason why the run is disturbed, if it is.
     ///
-    /// Without a client, as in `files`, the CPU time of others is not judged. Most of it
-    /// is that of kernel threads and interrupts that work for the measured program.
+    /// Without a client of the driver (in `files`, and under `ab`), the CPU time of others is not
+    /// judged. In `files` most of it is that of kernel threads that work for the measured program.
     pub(crate) fn disturbance(&self) -> Option<String> {
         let late = self.send_lag;
         if late > LATE_US.max(LATE_SHARE * self.p99) {

@@ -57,6 +57,19 @@ impl Drop for KillOnDrop {
     }
 }
 
+/// Options of a run of 0.2 s on `cpu` that prints JSON.
+fn brief(cpu: &str) -> [&str; 7] {
+    [
+        "--cpu",
+        cpu,
+        "--min-slice",
+        "50us",
+        "--for",
+        "200ms",
+        "--json",
+    ]
+}
+
 #[test]
 fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     if !permitted() {
@@ -332,15 +345,7 @@ fn processes_are_named_by_their_command() {
     };
     let sleepers: Vec<KillOnDrop> = (0..2).map(start).collect();
     let cpu = cpu();
-    let fixed = [
-        "--cpu",
-        &cpu,
-        "--min-slice",
-        "50us",
-        "--for",
-        "200ms",
-        "--json",
-    ];
+    let fixed = brief(&cpu);
     let glob = format!("{}*=3", &name[..name.len() - 1]);
     let output = sched(&[&["weighted", "--comm", &glob][..], &fixed].concat());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -419,15 +424,7 @@ fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
         process
     };
     let (cpu, path) = (cpu(), program.to_str().unwrap());
-    let fixed = [
-        "--cpu",
-        &cpu,
-        "--min-slice",
-        "50us",
-        "--for",
-        "200ms",
-        "--json",
-    ];
+    let fixed = brief(&cpu);
     let limited = start(&["prlimit", "--rttime=100000", path]);
     // If no other process matches, the command fails.
     let reason = error(&[&["rr", "--comm", &name][..], &fixed].concat());
