@@ -78,7 +78,7 @@ pub(super) fn clippy(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// Checks the dependencies against deny.toml, without a network.
+/// Checks the dependencies against deny.toml.
 pub(super) fn deny(context: &Context<'_>) -> Verdict {
     if !DENY.is_installed(context.root) && host::is_ci() {
         context.run(DENY.installer(context.root))?;
@@ -86,6 +86,8 @@ pub(super) fn deny(context: &Context<'_>) -> Verdict {
     if !DENY.is_installed(context.root) {
         return Ok(Done::Skipped(DENY.absence()));
     }
+    // The check reads every crate of Cargo.lock, also those that no build for Linux downloads.
+    context.run(cargo(context, ["fetch", "--locked"]))?;
     let check = |what: &[&'static str]| {
         let args = ["deny", "--offline", "check"];
         let command = cargo(context, args.into_iter().chain(what.iter().copied()));
