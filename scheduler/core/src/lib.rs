@@ -1,8 +1,8 @@
 //! The priority scheduler of Upshift, which decides which coroutine a worker thread polls next. A
-//! coroutine is a future with a control block and a *level*, its priority. A *vCPU* is what one
-//! worker thread serves: a FIFO queue per level, and a bitmap of the levels that are not empty. To
-//! *pick* is to take the next coroutine to poll out of these queues. Scheduling operations take
-//! O(1).
+//! coroutine is a future with a control block and a *level*, its priority. A *vCPU* is served by
+//! one worker thread at a time. It has a FIFO queue per level, and a bitmap of the levels that are
+//! not empty. To *pick* is to take the next coroutine to poll out of these queues. Scheduling
+//! operations take O(1).
 //!
 //! The crate is `no_std` + `alloc` and knows no operating system. A process, a kernel and a test
 //! are three implementations of [`Host`]. There are no globals and no thread-locals, because all

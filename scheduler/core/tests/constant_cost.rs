@@ -14,11 +14,16 @@ use std::time::Instant;
 use support::{TestHost, at, domain, level, serving};
 use upshift_core::{Config, CoroutineId, Domain, Executor, Picked, Polled};
 
+/// Number of coroutines in the large cases.
 const MANY: usize = 100_000;
+/// Largest allowed ratio of the costs of the large and the small case.
 const MARGIN: f64 = 4.0;
+/// Number of operations in a batch.
 const BATCH: usize = 64;
+/// Number of batches per measurement; odd, so that one of them is the median.
 const BATCHES: usize = 301;
 
+/// Returns the median cost of an operation, in nanoseconds.
 fn cost(mut operation: impl FnMut(usize)) -> f64 {
     let mut batches: Vec<u64> = (0..BATCHES)
         .map(|batch| {
@@ -33,11 +38,13 @@ fn cost(mut operation: impl FnMut(usize)) -> f64 {
     batches[BATCHES / 2] as f64 / BATCH as f64
 }
 
-/// Asserts that the `far` case costs about as much as the `near` case. The best of five ratios
+/// Asserts that the large case costs about as much as the small case. The smallest of five ratios
 /// counts, since a machine that is busy for a while spoils single measurements.
-fn constant(what: &str, near: impl Fn() -> f64, far: impl Fn() -> f64) {
-    let ratio = (0..5).map(|_| far() / near()).fold(f64::INFINITY, f64::min);
-    assert!(ratio <= MARGIN, "{what}: {ratio:.1} times as expensive");
+fn assert_constant(name: &str, small: impl Fn() -> f64, large: impl Fn() -> f64) {
+    let ratio = (0..5)
+        .map(|_| large() / small())
+        .fold(f64::INFINITY, f64::min);
+    assert!(ratio <= MARGIN, "{name}: {ratio:.1} times as expensive");
 }
 
 /// Spawns coroutines that yield for ever, distributed over a number of levels.
@@ -82,9 +89,9 @@ fn cycle(coroutines: usize, levels: usize) -> f64 {
 
 #[test]
 fn invariant_4_a_cycle_costs_the_same_with_many_coroutines() {
-    constant("coroutines", || cycle(1, 1), || cycle(MANY, 1));
-    constant("levels", || cycle(64, 1), || cycle(64, 64));
-    constant("both", || cycle(1, 1), || cycle(MANY, 64));
+    assert_constant("coroutines", || cycle(1, 1), || cycle(MANY, 1));
+    assert_constant("levels", || cycle(64, 1), || cycle(64, 64));
+    assert_constant("both", || cycle(1, 1), || cycle(MANY, 64));
 }
 
 #[test]
@@ -104,8 +111,8 @@ fn invariant_4_reprio_of_a_queued_coroutine_costs_the_same_with_many() {
             })
         })
     };
-    constant("coroutines", || reprio(1, 1), || reprio(MANY, 1));
-    constant("both", || reprio(1, 1), || reprio(MANY, 64));
+    assert_constant("coroutines", || reprio(1, 1), || reprio(MANY, 1));
+    assert_constant("both", || reprio(1, 1), || reprio(MANY, 64));
 }
 
 #[test]
@@ -125,12 +132,12 @@ fn invariant_4_reprio_costs_the_same_with_many_arrivals() {
         }
         began.elapsed().as_nanos() as f64
     };
-    constant("arrivals", || reprio(1), || reprio(MANY));
+    assert_constant("arrivals", || reprio(1), || reprio(MANY));
 }
 
 /// Returns the cost of a wake of a blocked coroutine, and of the poll after which it is blocked
-/// again. `inside` is true if the thread that serves the vCPU makes the wake.
-fn wake(coroutines: usize, inside: bool) -> f64 {
+/// again. `by_server` is true if the thread that serves the vCPU makes the wake.
+fn wake(coroutines: usize, by_server: bool) -> f64 {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let ids: Vec<CoroutineId> = (0..coroutines)
@@ -144,11 +151,11 @@ fn wake(coroutines: usize, inside: bool) -> f64 {
     let middle = &middle[..middle.len().min(64)];
     let wake_and_poll = |n: usize| {
         let id = middle[n % middle.len()];
-        if !inside {
+        if !by_server {
             domain.wake(id).unwrap();
         }
         serving(&vcpu, || {
-            if inside {
+            if by_server {
                 domain.wake(id).unwrap();
             }
             let Some(Picked::Poll(running)) = vcpu.pick(None) else {
@@ -162,8 +169,8 @@ fn wake(coroutines: usize, inside: bool) -> f64 {
 
 #[test]
 fn invariant_4_a_wake_costs_the_same_with_many_coroutines() {
-    constant("inside", || wake(1, true), || wake(MANY, true));
-    constant("outside", || wake(1, false), || wake(MANY, false));
+    assert_constant("inside", || wake(1, true), || wake(MANY, true));
+    assert_constant("outside", || wake(1, false), || wake(MANY, false));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Models a vCPU's lock while it is biased, that is, cheap for the thread that serves the vCPU and
-//! dearer for all others (`lock.rs`). Full fences stand for both barriers. In these models and in
-//! all others, the guarded data is a cell that the checker watches. See `loom_state.rs` for the
-//! command, and `models` for the bounds.
+//! more expensive for all others (`lock.rs`). Full fences stand for both barriers. In these models
+//! and in all others, the guarded data is a cell that the checker watches. See `loom_state.rs` for
+//! the command, and `models` for the bounds.
 
 #![cfg(loom)]
 
@@ -31,7 +31,7 @@ use loom::thread;
 use host::Host;
 use lock::Lock;
 use models::{
-    Work, biased_domain, check, level, reprio_elsewhere, run, run_elsewhere, serving, turn,
+    Work, biased_domain, check, level, poll_next, reprio_elsewhere, run, run_elsewhere, serving,
 };
 use upshift_core::Kind;
 
@@ -150,8 +150,8 @@ fn a_bias_that_comes_back_is_ended_again() {
             }
         });
         serving(&owner, || work.wake(&domain, id));
-        turn(&owner);
-        turn(&owner);
+        poll_next(&owner);
+        poll_next(&owner);
         raiser.join().unwrap();
         assert_eq!(domain.level(id), Ok(level(20)));
         assert_eq!(work.polls(), 2);

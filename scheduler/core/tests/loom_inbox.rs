@@ -67,20 +67,20 @@ fn each_element_is_taken_once_and_in_the_order_of_its_pusher() {
                 push(&inbox, base + 1);
             })
         });
-        let mut taken = take(&inbox);
+        let mut values = take(&inbox);
         for pusher in pushers {
             pusher.join().unwrap();
         }
-        taken.extend(take(&inbox));
+        values.extend(take(&inbox));
         assert!(inbox.is_empty());
         for base in [10, 20] {
-            let of_one: Vec<u32> = taken
+            let of_pusher: Vec<u32> = values
                 .iter()
                 .copied()
                 .filter(|v| v / 10 * 10 == base)
                 .collect();
-            assert_eq!(of_one, [base, base + 1]);
+            assert_eq!(of_pusher, [base, base + 1]);
         }
-        assert_eq!(taken.len(), 4);
+        assert_eq!(values.len(), 4);
     });
 }

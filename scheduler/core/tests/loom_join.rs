@@ -34,7 +34,7 @@ fn child(vcpu: &Executor<ModelHost>) -> (JoinHandle<Output, ModelHost>, Arc<Atom
     (handle.unwrap(), drops)
 }
 
-fn detached(vcpu: &Executor<ModelHost>, future: impl Future<Output = ()> + Send + 'static) {
+fn spawn_detached(vcpu: &Executor<ModelHost>, future: impl Future<Output = ()> + Send + 'static) {
     // SAFETY: the future and its output are `Send`.
     let handle = unsafe { vcpu.spawn_pinned(future, Priority::At(level(20))) };
     handle.unwrap().detach();
@@ -46,19 +46,22 @@ fn a_coroutine_that_awaits_another_one_elsewhere_gets_its_output() {
         let domain = biased_domain(0);
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (handle, drops) = child(&there);
-        let got = Arc::new(AtomicUsize::new(0));
-        detached(&here, {
-            let got = got.clone();
+        let outputs_received = Arc::new(AtomicUsize::new(0));
+        spawn_detached(&here, {
+            let outputs_received = outputs_received.clone();
             async move {
                 drop(handle.await.unwrap());
-                got.fetch_add(1, Relaxed);
+                outputs_received.fetch_add(1, Relaxed);
             }
         });
         let other = run_elsewhere(there);
         run(&here);
         drop(other.join().unwrap());
         run(&here);
-        assert_eq!((got.load(Relaxed), drops.load(Relaxed)), (1, 1));
+        assert_eq!(
+            (outputs_received.load(Relaxed), drops.load(Relaxed)),
+            (1, 1)
+        );
     });
 }
 
@@ -68,7 +71,7 @@ fn a_coroutine_that_gives_up_another_one_elsewhere_leaves_one_owner_of_its_outpu
         let domain = biased_domain(0);
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (mut handle, drops) = child(&there);
-        detached(&here, async move {
+        spawn_detached(&here, async move {
             poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
             drop(handle);
         });
@@ -85,14 +88,14 @@ fn a_loan_that_is_given_up_while_its_coroutine_exits_elsewhere_frees_its_slot_on
         let domain = biased_domain(0);
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (mut handle, drops) = child(&there);
-        let waits = async move {
+        let wait = async move {
             // The coroutine is polled again, without the handle, before it blocks.
             poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
             poll_fn(|_| Poll::<()>::Pending).await;
             drop(handle);
         };
         // SAFETY: the future and its output are `Send`.
-        let waiter = unsafe { here.spawn_pinned(waits, Priority::At(level(5))) };
+        let waiter = unsafe { here.spawn_pinned(wait, Priority::At(level(5))) };
         let other = run_elsewhere(there);
         run(&here);
         drop(other.join().unwrap());
@@ -109,7 +112,7 @@ fn a_handle_that_a_coroutine_has_polled_may_then_be_polled_by_a_thread() {
         let (here, there) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
         let (mut handle, drops) = child(&there);
         let place = Arc::new(std::sync::Mutex::new(None));
-        detached(&here, {
+        spawn_detached(&here, {
             let place = place.clone();
             async move {
                 poll_fn(|cx| Poll::Ready(drop(Pin::new(&mut handle).poll(cx)))).await;
@@ -120,9 +123,9 @@ fn a_handle_that_a_coroutine_has_polled_may_then_be_polled_by_a_thread() {
         let mut handle = place.lock().unwrap().take().unwrap();
         let other = run_elsewhere(there);
         let mut cx = Context::from_waker(Waker::noop());
-        let first = Pin::new(&mut handle).poll(&mut cx).is_ready();
+        let is_ready = Pin::new(&mut handle).poll(&mut cx).is_ready();
         let there = other.join().unwrap();
-        assert!(first || Pin::new(&mut handle).poll(&mut cx).is_ready());
+        assert!(is_ready || Pin::new(&mut handle).poll(&mut cx).is_ready());
         drop((handle, here, there));
         assert_eq!(drops.load(Relaxed), 1);
     });

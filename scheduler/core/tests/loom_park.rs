@@ -11,13 +11,13 @@ mod models;
 
 use loom::thread;
 use models::{
-    AFTER, ModelHost, Work, check, domain, interrupting, level, polling, run, serving, turn,
+    AFTER, ModelHost, Work, check, domain, interrupting, level, poll_next, polling, run, serving,
 };
 use upshift_core::{Domain, Executor, Kind};
 
 /// Values of `long_poll_after`. With 0, no vCPU watches the others for long polls; with `AFTER`,
 /// idle vCPUs do.
-const LOOKS: [u64; 2] = [0, AFTER];
+const LONG_POLL_AFTER: [u64; 2] = [0, AFTER];
 
 /// Runs one iteration of a runtime's loop: polls until no coroutine is ready, and prepares to park.
 /// Returns true if the runtime would wait now, without a time limit.
@@ -38,7 +38,7 @@ fn run_if_awake(domain: &Domain<ModelHost>, vcpu: &Executor<ModelHost>) {
 
 #[test]
 fn invariant_2_a_wake_while_its_vcpu_parks_is_taken_or_ends_the_wait() {
-    for after in LOOKS {
+    for after in LONG_POLL_AFTER {
         check(3, move || {
             let domain = domain(after);
             let vcpu = domain.add_vcpu().unwrap();
@@ -117,7 +117,7 @@ fn a_coroutine_in_the_inbox_has_its_bit() {
             let (domain, (work, id)) = (domain.clone(), second.clone());
             move || work.wake(&domain, id)
         });
-        assert!(turn(&vcpu));
+        assert!(poll_next(&vcpu));
         waker.join().unwrap();
         assert_eq!(vcpu.bitmap(), level(20).bit());
         run(&vcpu);
@@ -147,7 +147,7 @@ fn a_more_urgent_wake_is_taken_by_the_pick_or_asks_its_poll_to_yield() {
 /// vCPU that watches them leaves the work to the poll's own vCPU until the poll is long.
 #[test]
 fn work_woken_behind_a_poll_while_another_vcpu_parks_is_taken_or_watched() {
-    for after in LOOKS {
+    for after in LONG_POLL_AFTER {
         check(2, move || {
             let domain = domain(after);
             let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
@@ -260,7 +260,7 @@ fn hart(domain: &Domain<ModelHost>) -> Executor<ModelHost> {
 fn run_hart(hart: &Executor<ModelHost>) {
     if !hart.is_parked() {
         hart.unpark();
-        turn(hart);
+        poll_next(hart);
     }
 }
 
@@ -271,7 +271,7 @@ fn a_wake_while_a_hart_begins_to_wait_is_seen_or_interrupts_it() {
         let hart = hart(&domain);
         let work = Work::new();
         let id = serving(&hart, || work.spawn(&domain, 20));
-        assert!(turn(&hart));
+        assert!(poll_next(&hart));
         let waker = work.wake_elsewhere(&domain, id);
         if work.polls() == 1 {
             polling(&hart, || {
@@ -287,7 +287,7 @@ fn a_wake_while_a_hart_begins_to_wait_is_seen_or_interrupts_it() {
                 hart.unpark();
             });
         }
-        turn(&hart);
+        poll_next(&hart);
         assert_eq!(work.polls(), 2);
         assert!(work.has_seen());
     });
@@ -297,19 +297,19 @@ fn a_wake_while_a_hart_begins_to_wait_is_seen_or_interrupts_it() {
 /// no vCPU. Before the hart enters user mode, it announces its work, and the other hart takes it.
 #[test]
 fn work_of_a_hart_that_enters_user_mode_is_taken_by_one_that_begins_to_wait() {
-    for handler in [false, true] {
+    for in_handler in [false, true] {
         check(3, move || {
             let domain = domain(0);
             let (busy, idle) = (hart(&domain), hart(&domain));
             let work = Work::new();
             let id = serving(&busy, || work.spawn(&domain, 20));
-            assert!(turn(&busy));
+            assert!(poll_next(&busy));
             let parker = thread::spawn(move || {
                 polling(&idle, || idle.prepare_park());
                 idle
             });
             polling(&busy, || {
-                if handler {
+                if in_handler {
                     interrupting(|| work.wake(&domain, id));
                 } else {
                     work.wake(&domain, id);

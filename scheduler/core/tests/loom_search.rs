@@ -11,7 +11,7 @@ use models::{AFTER, ModelHost, PERIOD, Work, check, domain, polling, run, servin
 use upshift_core::{Domain, Executor, Kind};
 
 /// Creates a vCPU that is to poll, and one that is to watch.
-fn two() -> (Domain<ModelHost>, Executor<ModelHost>, Executor<ModelHost>) {
+fn two_vcpus() -> (Domain<ModelHost>, Executor<ModelHost>, Executor<ModelHost>) {
     let domain = domain(AFTER);
     let (busy, idle) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     (domain, busy, idle)
@@ -37,19 +37,19 @@ fn assert_watched(domain: &Domain<ModelHost>, sleeps: bool) {
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_woken_by_it() {
     check(3, || {
-        let (domain, busy, idle) = two();
-        let (work, id) = pinned(&busy);
+        let (domain, busy, idle) = two_vcpus();
+        let (work, id) = pinned_work(&busy);
         assert!(goes_to_sleep(&busy));
         domain.host().pass(3 * PERIOD);
         let sleeper = thread::spawn(move || (goes_to_sleep(&idle), idle));
         busy.unpark();
         serving(&busy, || work.wake(&domain, id));
-        let watched = polling(&busy, || {
+        let idle = polling(&busy, || {
             let (sleeps, idle) = sleeper.join().unwrap();
             assert_watched(&domain, sleeps);
             idle
         });
-        drop(watched);
+        drop(idle);
     });
 }
 
@@ -57,26 +57,26 @@ fn a_vcpu_that_goes_to_sleep_watches_one_that_comes_back_from_its_wait_or_is_wok
 /// poll took long, and a look may have marked it as long.
 #[test]
 fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_it() {
-    for (found, passed) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
+    for (is_marked, ticks) in [(true, AFTER), (true, 3 * PERIOD), (false, 3 * PERIOD)] {
         check(3, move || {
-            let (domain, busy, idle) = two();
-            let (next, id) = pinned(&busy);
+            let (domain, busy, idle) = two_vcpus();
+            let (next, id) = pinned_work(&busy);
             Work::new().spawn_pinned(&busy, 40, Kind::Task);
             let sleeper = polling(&busy, || {
-                domain.host().pass(passed);
+                domain.host().pass(ticks);
                 next.wake(&domain, id);
-                if found {
+                if is_marked {
                     assert!(!serving(&idle, || idle.look(|_| false)));
                     assert!(busy.is_long());
                 }
                 thread::spawn(move || (goes_to_sleep(&idle), idle))
             });
-            let watched = polling(&busy, || {
+            let idle = polling(&busy, || {
                 let (sleeps, idle) = sleeper.join().unwrap();
                 assert_watched(&domain, sleeps);
                 idle
             });
-            drop(watched);
+            drop(idle);
         });
     }
 }
@@ -86,9 +86,9 @@ fn a_vcpu_that_goes_to_sleep_watches_one_whose_next_poll_begins_or_is_woken_by_i
 #[test]
 fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
     check(3, || {
-        let (domain, busy, idle) = two();
+        let (domain, busy, idle) = two_vcpus();
         let watcher = domain.add_vcpu().unwrap();
-        let (work, id) = pinned(&busy);
+        let (work, id) = pinned_work(&busy);
         domain.host().pass(3 * PERIOD);
         assert!(serving(&watcher, || watcher.prepare_park()));
         assert!(goes_to_sleep(&idle));
@@ -107,7 +107,7 @@ fn a_vcpu_that_retires_leaves_its_watch_to_one_that_sleeps() {
 #[test]
 fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_announced() {
     check(3, || {
-        let (domain, busy, idle) = two();
+        let (domain, busy, idle) = two_vcpus();
         Work::new().spawn_pinned(&busy, 40, Kind::Task);
         polling(&busy, || {
             domain.host().pass(AFTER);
@@ -131,7 +131,7 @@ fn work_that_becomes_ready_in_a_poll_marked_as_long_is_seen_by_the_look_or_annou
     });
 }
 
-fn pinned(vcpu: &Executor<ModelHost>) -> (Work, upshift_core::CoroutineId) {
+fn pinned_work(vcpu: &Executor<ModelHost>) -> (Work, upshift_core::CoroutineId) {
     let work = Work::new();
     let id = work.spawn_pinned(vcpu, 20, Kind::Task);
     run(vcpu);

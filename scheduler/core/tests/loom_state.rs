@@ -40,15 +40,20 @@ struct Coroutine {
     data: AtomicUsize,
     /// Value of `data` that the last poll saw.
     seen: AtomicUsize,
+    /// Number of wakes that returned `Enqueue`.
     enqueued: AtomicUsize,
+    /// Number of polls that were told to cancel.
     cancelled: AtomicUsize,
     output: UnsafeCell<Option<u32>>,
     waiter: UnsafeCell<Option<u32>>,
+    /// Number of wakes of the waiter.
     woken: AtomicUsize,
+    /// Number of drops of the output.
     dropped: AtomicUsize,
+    /// Number of times the slot was freed.
     freed: AtomicUsize,
     /// Set when the exiting thread has read the published id.
-    read: AtomicBool,
+    has_read_id: AtomicBool,
 }
 
 const ID: u32 = 0;
@@ -69,7 +74,7 @@ impl Coroutine {
             woken: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
             freed: AtomicUsize::new(0),
-            read: AtomicBool::new(false),
+            has_read_id: AtomicBool::new(false),
         })
     }
 
@@ -122,10 +127,10 @@ impl Coroutine {
     }
 
     fn release(&self) {
-        self.released(self.word.release(1));
+        self.act_on_release(self.word.release(1));
     }
 
-    fn released(&self, release: TransitionToFree) {
+    fn act_on_release(&self, release: TransitionToFree) {
         match release {
             TransitionToFree::Alive => {}
             TransitionToFree::Free | TransitionToFree::FreeOrphan => {
@@ -267,9 +272,11 @@ fn exit(coroutine: &Coroutine) {
         drop_output(coroutine);
     }
     match coroutine.word.exit(detached) {
-        TransitionToExited::Alive => return coroutine.released(TransitionToFree::Alive),
-        TransitionToExited::Free => return coroutine.released(TransitionToFree::Free),
-        TransitionToExited::FreeOrphan => return coroutine.released(TransitionToFree::FreeOrphan),
+        TransitionToExited::Alive => return coroutine.act_on_release(TransitionToFree::Alive),
+        TransitionToExited::Free => return coroutine.act_on_release(TransitionToFree::Free),
+        TransitionToExited::FreeOrphan => {
+            return coroutine.act_on_release(TransitionToFree::FreeOrphan);
+        }
         TransitionToExited::Detached => drop_output(coroutine),
         exit @ (TransitionToExited::Waiter | TransitionToExited::WaiterById) => {
             // SAFETY: a published waiter is the exiter's.
@@ -279,7 +286,7 @@ fn exit(coroutine: &Coroutine) {
             assert_eq!(waiter, Some(3));
             coroutine.woken.fetch_add(1, Relaxed);
             if exit == TransitionToExited::WaiterById {
-                return coroutine.read.store(true, Release);
+                return coroutine.has_read_id.store(true, Release);
             }
         }
     }
@@ -289,14 +296,14 @@ fn exit(coroutine: &Coroutine) {
 /// The part of an exit that the handle's thread does once it has seen the exit.
 fn release_exited(coroutine: &Coroutine) {
     if coroutine.word.has_waiter_by_id() {
-        while !coroutine.read.load(Acquire) {
+        while !coroutine.has_read_id.load(Acquire) {
             thread::yield_now();
         }
     }
     if coroutine.word.has_only_handle_refs() {
-        coroutine.released(TransitionToFree::Free);
+        coroutine.act_on_release(TransitionToFree::Free);
     } else {
-        coroutine.released(coroutine.word.release_handle());
+        coroutine.act_on_release(coroutine.word.release_handle());
     }
 }
 
@@ -333,21 +340,21 @@ fn a_handle_that_awaits_is_woken_or_sees_the_exit() {
             let handle = {
                 let coroutine = coroutine.clone();
                 thread::spawn(move || {
-                    let waits = register(&coroutine, by_id) == HandleTransition::Done;
+                    let is_registered = register(&coroutine, by_id) == HandleTransition::Done;
                     // Tests for the exit once more, which may not be needed.
-                    let sees = coroutine.word.is_exited();
-                    if sees {
+                    let sees_exit = coroutine.word.is_exited();
+                    if sees_exit {
                         drop_output(&coroutine);
                         release_exited(&coroutine);
                     }
-                    (waits, sees)
+                    (is_registered, sees_exit)
                 })
             };
             exit(&coroutine);
-            let (waits, sees) = handle.join().unwrap();
-            assert_eq!(coroutine.woken.load(Relaxed), usize::from(waits));
-            assert!(waits || sees);
-            if !sees {
+            let (is_registered, sees_exit) = handle.join().unwrap();
+            assert_eq!(coroutine.woken.load(Relaxed), usize::from(is_registered));
+            assert!(is_registered || sees_exit);
+            if !sees_exit {
                 assert!(coroutine.word.is_exited());
                 drop_output(&coroutine);
                 release_exited(&coroutine);
@@ -484,7 +491,7 @@ fn a_reference_by_id_is_to_the_living_coroutine_or_refused() {
         assert_eq!(coroutine.word.begin_poll(), TransitionToRunning::Poll);
         match coroutine.word.exit(true) {
             TransitionToExited::Alive => {}
-            TransitionToExited::Free => coroutine.released(TransitionToFree::Free),
+            TransitionToExited::Free => coroutine.act_on_release(TransitionToFree::Free),
             other => panic!("unexpected duty after the exit: {other:?}"),
         }
         other.join().unwrap();

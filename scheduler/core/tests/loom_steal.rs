@@ -8,7 +8,7 @@ mod models;
 
 use loom::thread;
 use models::{
-    Work, check, domain, level, polling, reprio_elsewhere, run, run_elsewhere, serving, turn,
+    Work, check, domain, level, poll_next, polling, reprio_elsewhere, run, run_elsewhere, serving,
 };
 use upshift_core::Kind;
 
@@ -23,7 +23,7 @@ fn work_stolen_while_its_level_changes_is_polled_once_and_shows_its_level() {
             let work = Work::new();
             let id = work.spawn(&domain, 40);
             let stealer = thread::spawn(move || {
-                turn(&thief);
+                poll_next(&thief);
                 thief
             });
             domain.reprio(id, level(30)).unwrap();
@@ -169,7 +169,11 @@ fn work_passed_on_while_its_level_changes_shows_its_level() {
         let raiser = reprio_elsewhere(&domain, id, 30);
         serving(&leaver, || leaver.retire());
         raiser.join().unwrap();
-        assert_ne!(successor.bitmap() & level(30).bit(), 0, "no bit");
+        assert_ne!(
+            successor.bitmap() & level(30).bit(),
+            0,
+            "the new level has no bit"
+        );
         run(&successor);
         assert_eq!(work.polls(), 1);
         assert_eq!(domain.bitmap(), 0, "a bit is left");

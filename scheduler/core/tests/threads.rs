@@ -15,8 +15,11 @@ use std::thread;
 use threaded::{OneAtATime, Random, Stop, ThreadHost, domain, eventually, serve};
 use upshift_core::{Config, CoroutineId, Domain, Floor, Level, Priority};
 
+/// Largest number of coroutines of a test, or of a thread that meddles.
 const COROUTINES: usize = if cfg!(miri) { 4 } else { 64 };
+/// Number of wakes per waking thread.
 const WAKES: usize = if cfg!(miri) { 12 } else { 1_000_000 };
+/// Number of random operations per thread that meddles.
 const STEPS: usize = if cfg!(miri) { 10 } else { 1_000_000 };
 
 fn configs() -> Vec<Config> {
@@ -34,24 +37,24 @@ fn configs() -> Vec<Config> {
     vec![plain, chaos]
 }
 
-fn some_level(random: &mut Random) -> Priority {
+fn random_level(random: &mut Random) -> Priority {
     Priority::At(Level::new(random.below(64) as u8).unwrap())
 }
 
 #[derive(Default)]
 struct Counted {
-    /// Incremented before each wake.
-    asked: AtomicU64,
-    /// Value of `asked` that the last poll saw.
-    seen: AtomicU64,
+    /// Number of wakes so far, incremented before each wake.
+    wakes: AtomicU64,
+    /// Value of `wakes` that the last poll saw.
+    seen_wakes: AtomicU64,
     polls: AtomicU64,
     waker: Mutex<Option<Waker>>,
-    one: OneAtATime,
+    check: OneAtATime,
 }
 
 fn counted(coroutine: Arc<Counted>, failures: Arc<AtomicU64>) -> impl Future<Output = ()> + Send {
     poll_fn(move |cx| {
-        coroutine.one.during(&failures, || {
+        coroutine.check.during(&failures, || {
             coroutine.polls.fetch_add(1, Ordering::Relaxed);
             let mut waker = coroutine.waker.lock().unwrap();
             if waker.is_none() {
@@ -59,8 +62,8 @@ fn counted(coroutine: Arc<Counted>, failures: Arc<AtomicU64>) -> impl Future<Out
             }
             drop(waker);
             coroutine
-                .seen
-                .store(coroutine.asked.load(Ordering::Relaxed), Ordering::Relaxed);
+                .seen_wakes
+                .store(coroutine.wakes.load(Ordering::Relaxed), Ordering::Relaxed);
             Poll::<()>::Pending
         })
     })
@@ -77,7 +80,7 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
             .map(|_| {
                 let coroutine = Arc::<Counted>::default();
                 let future = counted(coroutine.clone(), failures.clone());
-                let handle = domain.spawn(future, some_level(&mut random)).unwrap();
+                let handle = domain.spawn(future, random_level(&mut random)).unwrap();
                 (coroutine, handle.id())
             })
             .collect();
@@ -93,7 +96,7 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
                         let mut random = Random(n + 10);
                         for _ in 0..WAKES {
                             let (coroutine, id) = &all[random.below(all.len())];
-                            coroutine.asked.fetch_add(1, Ordering::Relaxed);
+                            coroutine.wakes.fetch_add(1, Ordering::Relaxed);
                             let by_waker = random.below(2) == 0;
                             match &*coroutine.waker.lock().unwrap() {
                                 Some(waker) if by_waker => waker.wake_by_ref(),
@@ -108,18 +111,19 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
             }
             eventually("the last wake of each is seen", || {
                 all.iter().all(|(coroutine, _)| {
-                    coroutine.seen.load(Ordering::SeqCst) == coroutine.asked.load(Ordering::SeqCst)
+                    coroutine.seen_wakes.load(Ordering::SeqCst)
+                        == coroutine.wakes.load(Ordering::SeqCst)
                 })
             });
-            stop.now(&domain);
+            stop.set(&domain);
         });
         assert_eq!(failures.load(Ordering::SeqCst), 0);
         for (coroutine, _) in &all {
-            let (polls, asked) = (
+            let (polls, wakes) = (
                 coroutine.polls.load(Ordering::SeqCst),
-                coroutine.asked.load(Ordering::SeqCst),
+                coroutine.wakes.load(Ordering::SeqCst),
             );
-            assert!(polls <= asked + 1, "{polls} polls for {asked} wakes");
+            assert!(polls <= wakes + 1, "{polls} polls for {wakes} wakes");
         }
         assert_eq!(domain.idle_vcpus(), 0);
     }
@@ -130,23 +134,23 @@ fn invariant_2_and_3_every_wake_is_seen_by_a_poll_and_polls_never_overlap() {
 struct Alive {
     living: Arc<AtomicU64>,
     failures: Arc<AtomicU64>,
-    one: OneAtATime,
+    check: OneAtATime,
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.one.during(&self.failures, || ());
+        self.check.during(&self.failures, || ());
         self.living.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Yields three times and then blocks, repeatedly; never ends by itself.
-async fn turns(alive: Alive) {
-    let mut turn = 0;
+async fn yield_and_block(alive: Alive) {
+    let mut polls = 0;
     poll_fn(move |cx| {
-        alive.one.during(&alive.failures, || {
-            turn += 1;
-            if turn % 4 != 0 {
+        alive.check.during(&alive.failures, || {
+            polls += 1;
+            if polls % 4 != 0 {
                 cx.waker().wake_by_ref();
             }
             Poll::<()>::Pending
@@ -164,16 +168,16 @@ fn meddle(domain: &Domain<ThreadHost>, seed: u64, alive: &impl Fn(OneAtATime) ->
         let k = pick(&mut random, handles.len());
         match random.below(8) {
             _ if handles.len() < 8 => {
-                let future = turns(alive(OneAtATime::default()));
-                handles.push(domain.spawn(future, some_level(&mut random)).unwrap());
+                let future = yield_and_block(alive(OneAtATime::default()));
+                handles.push(domain.spawn(future, random_level(&mut random)).unwrap());
             }
             0 if handles.len() < COROUTINES => {
-                let future = turns(alive(OneAtATime::default()));
-                handles.push(domain.spawn(future, some_level(&mut random)).unwrap());
+                let future = yield_and_block(alive(OneAtATime::default()));
+                handles.push(domain.spawn(future, random_level(&mut random)).unwrap());
             }
             0 | 1 => handles.swap_remove(k).cancel(),
             2..=4 => {
-                let Priority::At(level) = some_level(&mut random) else {
+                let Priority::At(level) = random_level(&mut random) else {
                     unreachable!()
                 };
                 domain.reprio(handles[k].id(), level).unwrap();
@@ -192,18 +196,18 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
         let domain = domain(config);
         let stop = Stop::default();
         let (living, failures) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let alive = |one| {
+        let alive = |check| {
             living.fetch_add(1, Ordering::SeqCst);
             Alive {
                 living: living.clone(),
                 failures: failures.clone(),
-                one,
+                check,
             }
         };
-        let stays = domain.add_vcpu().unwrap();
+        let permanent = domain.add_vcpu().unwrap();
         thread::scope(|s| {
             let (alive, domain, stop) = (&alive, &domain, &stop);
-            s.spawn(move || serve(stays, stop, usize::MAX, |_| ()));
+            s.spawn(move || serve(permanent, stop, usize::MAX, |_| ()));
             for n in 0..2 {
                 s.spawn(move || {
                     let mut random = Random(n + 1);
@@ -215,14 +219,14 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
                                 let here = Rc::new(alive(OneAtATime::pinned_here()));
                                 let future = async move {
                                     poll_fn(|cx| {
-                                        here.one.during(&here.failures, || {
+                                        here.check.during(&here.failures, || {
                                             cx.waker().wake_by_ref();
                                             Poll::<()>::Pending
                                         })
                                     })
                                     .await;
                                 };
-                                let level = some_level(&mut random);
+                                let level = random_level(&mut random);
                                 // SAFETY: this thread serves the vCPU and retires it; the handle,
                                 // if there is one, is dropped at once.
                                 let handle = unsafe { executor.spawn_pinned(future, level) };
@@ -245,7 +249,7 @@ fn vcpus_come_and_go_while_others_spawn_wake_reprio_and_cancel() {
             });
             domain.close();
             // Threads that add a vCPU from now on find the domain closed.
-            stop.now(domain);
+            stop.set(domain);
         });
         assert_eq!(failures.load(Ordering::SeqCst), 0);
         drop(domain);
@@ -287,7 +291,7 @@ fn coroutines_that_wake_each_other_across_vcpus_never_stall() {
             });
         }
         eventually("the laps are done", || laps.load(Ordering::SeqCst) == LAPS);
-        stop.now(&domain);
+        stop.set(&domain);
     });
 }
 
@@ -298,11 +302,11 @@ fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
     const ROUNDS: u64 = if cfg!(miri) { 20 } else { 100_000 };
     let domain = domain(Config::default());
     let (home, thief) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
-    let (asked, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (wakes, seen_wakes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let pinned = {
-        let (asked, seen) = (asked.clone(), seen.clone());
+        let (wakes, seen_wakes) = (wakes.clone(), seen_wakes.clone());
         poll_fn(move |_| {
-            seen.store(asked.load(Ordering::SeqCst), Ordering::SeqCst);
+            seen_wakes.store(wakes.load(Ordering::SeqCst), Ordering::SeqCst);
             Poll::<()>::Pending
         })
     };
@@ -310,13 +314,13 @@ fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
     let pinned = unsafe { home.spawn_pinned(pinned, Priority::At(Level::at::<10>())) };
     let id = pinned.unwrap().id();
     let waker = {
-        let (asked, seen, domain) = (asked.clone(), seen.clone(), domain.clone());
+        let (wakes, seen_wakes, domain) = (wakes.clone(), seen_wakes.clone(), domain.clone());
         poll_fn(move |cx| {
-            if seen.load(Ordering::SeqCst) == asked.load(Ordering::SeqCst) {
-                asked.fetch_add(1, Ordering::SeqCst);
+            if seen_wakes.load(Ordering::SeqCst) == wakes.load(Ordering::SeqCst) {
+                wakes.fetch_add(1, Ordering::SeqCst);
                 domain.wake(id).unwrap();
             }
-            if seen.load(Ordering::SeqCst) == ROUNDS {
+            if seen_wakes.load(Ordering::SeqCst) == ROUNDS {
                 return Poll::Ready(());
             }
             cx.waker().wake_by_ref();
@@ -331,8 +335,8 @@ fn invariant_2_a_pinned_coroutine_is_not_lost_to_a_thief_that_looks_for_work() {
         scope.spawn(|| serve(home, &stop, usize::MAX, |_| ()));
         scope.spawn(|| serve(thief, &stop, usize::MAX, |_| ()));
         eventually("the pinned coroutine has seen all wakes", || {
-            seen.load(Ordering::SeqCst) >= ROUNDS
+            seen_wakes.load(Ordering::SeqCst) >= ROUNDS
         });
-        stop.now(&domain);
+        stop.set(&domain);
     });
 }

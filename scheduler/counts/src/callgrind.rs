@@ -5,17 +5,18 @@ use std::process::Command;
 /// Returns the number of instructions per operation, from a run of `times` operations and a run of
 /// three times as many.
 pub(crate) fn count(name: &str, times: u32) -> Result<f64, String> {
-    let few = total(name, times)?;
-    let many = total(name, 3 * times)?;
-    Ok((many.saturating_sub(few)) as f64 / f64::from(2 * times))
+    let base_count = total(name, times)?;
+    let triple_count = total(name, 3 * times)?;
+    Ok((triple_count.saturating_sub(base_count)) as f64 / f64::from(2 * times))
 }
 
+/// Returns the number of instructions of a process that runs an operation `times` times.
 fn total(name: &str, times: u32) -> Result<u64, String> {
-    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(this)
+        .arg(program)
         .args(["run", name, &times.to_string()]);
     let output = command
         .output()

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Task::Accept => count_all().and_then(|table| table.write()),
         Task::List => {
             for operation in &OPERATIONS {
-                println!("{:14} {}", operation.name, operation.what);
+                println!("{:14} {}", operation.name, operation.description);
             }
             Ok(())
         }
@@ -76,34 +76,34 @@ fn count_all() -> Result<Table, String> {
 }
 
 fn check() -> Result<(), String> {
-    let before = Table::read()?;
+    let stored = Table::read()?;
     let table = Table::empty();
-    if before.made_with != table.made_with {
+    if stored.made_with != table.made_with {
         println!(
             "skipped: the table is from {}, but the tools here are {}; `accept` makes a new one",
-            before.made_with, table.made_with
+            stored.made_with, table.made_with
         );
         return Ok(());
     }
     let table = count_all()?;
-    let mut worse = Vec::new();
+    let mut failures = Vec::new();
     println!("{:14} {:>12} {:>12}", "operation", "table", "now");
     for (name, count) in &table.counts {
-        let Some(limit) = before.get(name) else {
-            worse.push(format!("{name} is not in the table"));
+        let Some(limit) = stored.get(name) else {
+            failures.push(format!("{name} is not in the table"));
             continue;
         };
         let change = 100.0 * (count / limit - 1.0);
         println!("{name:14} {limit:12.1} {count:12.1} {change:+6.1} %");
         if *count > limit * (1.0 + TOLERANCE) {
-            worse.push(format!("{name}: {limit:.1} to {count:.1}"));
+            failures.push(format!("{name}: {limit:.1} to {count:.1}"));
         }
     }
-    if worse.is_empty() {
+    if failures.is_empty() {
         return Ok(());
     }
     Err(format!(
         "more instructions than in the table: {}. If that is worth it, say so in the commit, and run `cargo run --release -p upshift-counts -- accept`",
-        worse.join("; ")
+        failures.join("; ")
     ))
 }

@@ -19,15 +19,15 @@ use upshift_serve::{Config, Server};
 
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
-    pub(crate) what: &'static str,
+    pub(crate) description: &'static str,
     /// Number of operations in the shorter of the two runs.
     pub(crate) times: u32,
     pub(crate) run: fn(u32) -> io::Result<()>,
 }
 
 macro_rules! operations {
-    ($($name:literal, $what:literal, $times:literal, $run:path;)*) => {
-        [$(Operation { name: $name, what: $what, times: $times, run: $run }),*]
+    ($($name:literal, $description:literal, $times:literal, $run:path;)*) => {
+        [$(Operation { name: $name, description: $description, times: $times, run: $run }),*]
     };
 }
 
@@ -35,7 +35,7 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
     "yield-alone", "a coroutine yields, and nothing else is ready", 20_000, yield_alone;
     "yield", "one of eight coroutines of a level yields", 20_000, yield_among_equals;
     "spawn-join", "a coroutine is spawned, runs and is awaited", 5_000, spawn_join;
-    "spawn-local", "the same, pinned", 5_000, spawn_local_join;
+    "spawn-local", "a pinned coroutine is spawned, runs and is awaited", 5_000, spawn_local_join;
     "spawn-batch", "one of 64 coroutines is spawned and later awaited", 5_000, spawn_batch;
     "wake", "a coroutine wakes another one, which is polled", 10_000, wake;
     "wake-across", "a coroutine is woken by another thread, arrives, and is polled", 12_800, wake_across;
@@ -44,7 +44,7 @@ pub(crate) const OPERATIONS: [Operation; 14] = operations! {
     "level", "a coroutine that is ready gets another level", 10_000, level;
     "timer", "a timer is armed and dropped", 10_000, timer;
     "echo", "a request and its reply over TCP, both ends", 500, echo;
-    "request", "the same, but received into buffers of the ring, as in a server", 500, request;
+    "request", "like echo, but with requests in buffers of the ring, as in a server", 500, request;
     "serve", "a GET of `/plaintext` to `upshift serve` and its reply, both ends", 300, serve;
 };
 
@@ -70,18 +70,18 @@ fn yield_alone(times: u32) -> io::Result<()> {
 
 fn yield_among_equals(times: u32) -> io::Result<()> {
     on_one_vcpu(async move {
-        let all: Vec<_> = (0..8)
+        let handles: Vec<_> = (0..8)
             .map(|_| {
-                let yields = async move {
+                let yielding = async move {
                     for _ in 0..times / 8 {
                         upshift::yield_now().await;
                     }
                 };
-                upshift::spawn(yields, Level::at::<20>())
+                upshift::spawn(yielding, Level::at::<20>())
             })
             .collect();
-        for one in all {
-            joined(one.await)?;
+        for handle in handles {
+            join_result(handle.await)?;
         }
         Ok(())
     })
@@ -90,8 +90,8 @@ fn yield_among_equals(times: u32) -> io::Result<()> {
 fn spawn_join(times: u32) -> io::Result<()> {
     on_one_vcpu(async {
         for n in 0..times {
-            let one = upshift::spawn(async move { black_box(n) }, Priority::Inherit);
-            joined(one.await)?;
+            let handle = upshift::spawn(async move { black_box(n) }, Priority::Inherit);
+            join_result(handle.await)?;
         }
         Ok(())
     })
@@ -102,9 +102,9 @@ fn spawn_local_join(times: u32) -> io::Result<()> {
         let count = Rc::new(RefCell::new(0));
         for _ in 0..times {
             let count = count.clone();
-            let one =
+            let handle =
                 upshift::spawn_local(async move { *count.borrow_mut() += 1 }, Priority::Inherit);
-            joined(one.await)?;
+            join_result(handle.await)?;
         }
         Ok(())
     })
@@ -112,20 +112,20 @@ fn spawn_local_join(times: u32) -> io::Result<()> {
 
 fn spawn_batch(times: u32) -> io::Result<()> {
     on_one_vcpu(async {
-        let mut all = Vec::with_capacity(64);
+        let mut handles = Vec::with_capacity(64);
         for n in 0..times {
-            all.push(upshift::spawn(
+            handles.push(upshift::spawn(
                 async move { black_box(n) },
                 Priority::Inherit,
             ));
-            if all.len() == 64 {
-                for one in all.drain(..) {
-                    joined(one.await)?;
+            if handles.len() == 64 {
+                for handle in handles.drain(..) {
+                    join_result(handle.await)?;
                 }
             }
         }
-        for one in all {
-            joined(one.await)?;
+        for handle in handles {
+            join_result(handle.await)?;
         }
         Ok(())
     })
@@ -169,7 +169,7 @@ fn wake(times: u32) -> io::Result<()> {
             }
             upshift::yield_now().await;
         }
-        joined(sleeper.await)
+        join_result(sleeper.await)
     })
 }
 
@@ -179,10 +179,10 @@ fn wake_across(times: u32) -> io::Result<()> {
     let rounds = times / WAITING;
     on_one_vcpu(async move {
         let wakers = Arc::new(Mutex::new(Vec::with_capacity(WAITING as usize)));
-        let all: Vec<_> = (0..WAITING)
+        let handles: Vec<_> = (0..WAITING)
             .map(|_| {
                 let (wakers, mut polls) = (wakers.clone(), 0);
-                let waits = poll_fn(move |cx: &mut Context<'_>| {
+                let wait = poll_fn(move |cx: &mut Context<'_>| {
                     if polls == 0 {
                         let mut wakers = wakers.lock().expect("no panic while locked");
                         wakers.push(cx.waker().clone());
@@ -194,33 +194,33 @@ fn wake_across(times: u32) -> io::Result<()> {
                         Poll::Pending
                     }
                 });
-                upshift::spawn(waits, Priority::Inherit)
+                upshift::spawn(wait, Priority::Inherit)
             })
             .collect();
         upshift::yield_now().await;
         // Pipes synchronize the threads, because a waiter for a lock of the standard library first
         // spins for a varying time.
-        let (mut begins, mut begin) = io::pipe()?;
-        let (mut ends, mut end) = io::pipe()?;
+        let (mut begin_reader, mut begin_writer) = io::pipe()?;
+        let (mut end_reader, mut end_writer) = io::pipe()?;
         let wakers = std::mem::take(&mut *wakers.lock().expect("no panic while locked"));
-        let wakes = std::thread::spawn(move || {
-            while begins.read(&mut [0])? != 0 {
+        let waking_thread = std::thread::spawn(move || {
+            while begin_reader.read(&mut [0])? != 0 {
                 wakers.iter().for_each(Waker::wake_by_ref);
-                end.write_all(&[0])?;
+                end_writer.write_all(&[0])?;
             }
             io::Result::Ok(())
         });
         for _ in 0..rounds {
-            begin.write_all(&[0])?;
-            ends.read_exact(&mut [0])?;
+            begin_writer.write_all(&[0])?;
+            end_reader.read_exact(&mut [0])?;
             upshift::yield_now().await;
         }
-        drop(begin);
-        wakes
+        drop(begin_writer);
+        waking_thread
             .join()
             .map_err(|_| io::Error::other("a waker panicked"))??;
-        for one in all {
-            joined(one.await)?;
+        for handle in handles {
+            join_result(handle.await)?;
         }
         Ok(())
     })
@@ -229,18 +229,18 @@ fn wake_across(times: u32) -> io::Result<()> {
 fn hop(times: u32) -> io::Result<()> {
     on_one_vcpu(async move {
         let (sender, mut receiver) = mpsc::channel(1);
-        let sends = async move {
+        let send = async move {
             for n in 0..times {
                 if sender.send(n).await.is_err() {
                     break;
                 }
             }
         };
-        let sends = upshift::spawn(sends, Priority::Inherit);
+        let sending = upshift::spawn(send, Priority::Inherit);
         while let Some(value) = receiver.recv().await {
             black_box(value);
         }
-        joined(sends.await)
+        join_result(sending.await)
     })
 }
 
@@ -262,7 +262,7 @@ fn level(times: u32) -> io::Result<()> {
         for n in 0..times {
             upshift::reprio(ready.id(), levels[n as usize % 2]).map_err(io::Error::other)?;
         }
-        joined(ready.await)
+        join_result(ready.await)
     })
 }
 
@@ -359,6 +359,9 @@ fn serve(times: u32) -> io::Result<()> {
     })
 }
 
-fn joined<T, E: std::error::Error + Send + Sync + 'static>(result: Result<T, E>) -> io::Result<()> {
+/// Converts the result of a join, without its value.
+fn join_result<T, E: std::error::Error + Send + Sync + 'static>(
+    result: Result<T, E>,
+) -> io::Result<()> {
     result.map(drop).map_err(io::Error::other)
 }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 pub(crate) struct Table {
+    /// Versions of the tools, and whether the CPU has AVX2.
     pub(crate) made_with: String,
+    /// Name of each operation, and its number of instructions.
     pub(crate) counts: Vec<(String, f64)>,
 }
 
@@ -63,8 +65,8 @@ impl Table {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<f64> {
-        let found = self.counts.iter().find(|(its, _)| its == name);
-        found.map(|(_, count)| *count)
+        let entry = self.counts.iter().find(|entry| entry.0 == name);
+        entry.map(|(_, count)| *count)
     }
 }
 

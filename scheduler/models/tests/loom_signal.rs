@@ -150,8 +150,8 @@ fn model(handlers: [usize; POINTS]) {
             handlers,
         });
         let (begun, stopped) = (Arc::new(Step::new()), Arc::new(Step::new()));
-        let (poll, begins, seen) = (vcpu.clone(), begun.clone(), stopped.clone());
-        let poll = thread::spawn(move || poll.poll(&begins, &seen));
+        let (poll, poll_begun, poll_stopped) = (vcpu.clone(), begun.clone(), stopped.clone());
+        let poll = thread::spawn(move || poll.poll(&poll_begun, &poll_stopped));
         let spare = vcpu.clone();
         let spare = thread::spawn(move || spare.serve());
         begun.wait();

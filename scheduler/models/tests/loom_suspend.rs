@@ -28,7 +28,7 @@ struct SharedVcpu {
     vcpu: Executor<ModelHost>,
     permit: Permit,
     /// Set while a poll on the first thread is under way.
-    began: AtomicBool,
+    is_polling: AtomicBool,
     /// State that only the current thread uses while its permit is in use, such as the ring.
     own: UnsafeCell<u32>,
 }
@@ -47,7 +47,7 @@ impl SharedVcpu {
             domain,
             vcpu,
             permit: Permit::new(),
-            began: AtomicBool::new(false),
+            is_polling: AtomicBool::new(false),
             own: UnsafeCell::new(0),
         })
     }
@@ -72,11 +72,11 @@ impl SharedVcpu {
                 panic!("no coroutine is ready")
             };
             self.use_own_state();
-            self.began.store(true, Relaxed);
+            self.is_polling.store(true, Relaxed);
             let _ = self.permit.leave();
             let result = inside();
             self.permit.enter();
-            self.began.store(false, Relaxed);
+            self.is_polling.store(false, Relaxed);
             self.use_own_state();
             drop(running.poll());
             let _ = self.permit.leave();
@@ -89,7 +89,7 @@ impl SharedVcpu {
         if self.permit.revoke(|| fence(SeqCst)).is_err() {
             return false;
         }
-        if !self.began.load(Acquire) {
+        if !self.is_polling.load(Acquire) {
             self.resume();
             return false;
         }
@@ -206,17 +206,17 @@ fn more_urgent_work_goes_before_the_poll_suspended_for_it() {
         shared.spawn(40);
         let other = shared.clone();
         let urgent = Work::new();
-        let (waits, domain) = (urgent.clone(), shared.domain.clone());
-        let outside = thread::spawn(move || {
-            waits.spawn(&domain, 10);
+        let (spawned, domain) = (urgent.clone(), shared.domain.clone());
+        let spawner = thread::spawn(move || {
+            spawned.spawn(&domain, 10);
         });
-        let waits = urgent.clone();
+        let watched = urgent.clone();
         shared.poll(|| {
-            outside.join().unwrap();
+            spawner.join().unwrap();
             let watcher = thread::spawn(move || {
                 let id = other.suspend(QueueEnd::Head).expect("a poll is under way");
                 assert_eq!(other.serve_until_resume(id), 1);
-                assert_eq!(waits.polls(), 1);
+                assert_eq!(watched.polls(), 1);
             });
             watcher.join().unwrap();
         });
@@ -236,10 +236,10 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
         let (needed, _) = shared.spawn(40);
         let awake = Arc::new(loom::sync::Notify::new());
         let server = shared.poll(|| {
-            let aside = shared.set_aside().expect("a poll is under way");
-            let (id, spare, wakes) = (aside.id(), shared.clone(), awake.clone());
+            let set_aside = shared.set_aside().expect("a poll is under way");
+            let (id, spare, wakes) = (set_aside.id(), shared.clone(), awake.clone());
             let server = thread::spawn(move || {
-                assert!(models::turn(&spare.vcpu));
+                assert!(models::poll_next(&spare.vcpu));
                 wakes.notify();
                 assert_eq!(spare.serve_until_resume(id), 0);
             });
@@ -248,7 +248,7 @@ fn a_blocked_poll_does_not_stop_its_vcpu_and_resumes() {
             while needed.polls() == 0 {
                 awake.wait();
             }
-            interrupting(|| aside.requeue());
+            interrupting(|| set_aside.requeue());
             server
         });
         server.join().unwrap();
@@ -267,12 +267,12 @@ fn a_level_given_to_a_poll_that_is_being_suspended_counts() {
         let (between, _) = shared.spawn(40);
         let other = shared.clone();
         shared.poll(|| {
-            let demoted = models::reprio_elsewhere(&shared.domain, id, 50);
+            let demoter = models::reprio_elsewhere(&shared.domain, id, 50);
             let watcher = thread::spawn(move || {
-                let stopped = other.suspend(QueueEnd::Head).expect("a poll is under way");
-                demoted.join().unwrap();
-                assert_eq!(other.domain.level(stopped).unwrap().get(), 50);
-                assert_eq!(other.serve_until_resume(stopped), 1);
+                let stopped_id = other.suspend(QueueEnd::Head).expect("a poll is under way");
+                demoter.join().unwrap();
+                assert_eq!(other.domain.level(stopped_id).unwrap().get(), 50);
+                assert_eq!(other.serve_until_resume(stopped_id), 1);
             });
             watcher.join().unwrap();
         });

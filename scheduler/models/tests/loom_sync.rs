@@ -241,12 +241,12 @@ fn a_broadcast_reaches_all_earlier_waiters() {
     loom::model(|| {
         let notify = Arc::new(Notify::new());
         let shared: &'static Notify = leak(&notify);
-        let asked = shared.notified();
-        let waiter = thread::spawn(move || block_on(asked));
+        let notified = shared.notified();
+        let waiter = thread::spawn(move || block_on(notified));
         shared.notify_waiters();
         waiter.join().unwrap();
-        let late = pin!(shared.notified());
-        enqueue(late);
+        let later = pin!(shared.notified());
+        enqueue(later);
         unleak(&notify);
     });
 }
@@ -303,15 +303,15 @@ fn the_end_of_a_closed_channel_comes_after_its_permits() {
     loom::model(|| {
         let (sender, mut receiver) = mpsc::channel(1);
         let permit = block_on(sender.clone().reserve_owned()).unwrap();
-        let uses = thread::spawn(move || drop(permit.send(7)));
-        let waits = thread::spawn(move || block_on(sender.send(8)).is_ok());
+        let permit_user = thread::spawn(move || drop(permit.send(7)));
+        let waiter = thread::spawn(move || block_on(sender.send(8)).is_ok());
         receiver.close();
         let mut received = Vec::new();
         while let Some(value) = block_on(receiver.recv()) {
             received.push(value);
         }
-        uses.join().unwrap();
-        let sent = waits.join().unwrap();
+        permit_user.join().unwrap();
+        let sent = waiter.join().unwrap();
         assert_eq!(received[0], 7);
         assert_eq!(received.len(), 1 + usize::from(sent));
     });
@@ -386,8 +386,8 @@ fn a_barrier_lets_both_pass_and_one_leads() {
         let barrier = Arc::new(Barrier::new(2));
         let other = barrier.clone();
         let thread = thread::spawn(move || block_on(other.wait()).is_leader());
-        let led = block_on(barrier.wait()).is_leader();
-        assert_ne!(thread.join().unwrap(), led);
+        let is_leader = block_on(barrier.wait()).is_leader();
+        assert_ne!(thread.join().unwrap(), is_leader);
     });
 }
 
@@ -399,10 +399,10 @@ fn a_value_is_initialized_once_and_seen_complete() {
         let cell = Arc::new(OnceCell::new());
         let other = cell.clone();
         let thread = thread::spawn(move || *block_on(other.get_or_init(|| async { 1 })));
-        let seen = cell.get().copied();
-        let made = *block_on(cell.get_or_init(|| async { 2 }));
-        assert_eq!(thread.join().unwrap(), made);
-        assert!(seen.is_none_or(|seen| seen == made));
+        let early_value = cell.get().copied();
+        let value = *block_on(cell.get_or_init(|| async { 2 }));
+        assert_eq!(thread.join().unwrap(), value);
+        assert!(early_value.is_none_or(|early| early == value));
     });
 }
 

@@ -94,15 +94,17 @@ pub fn cases(family: Family) -> impl Strategy<Value = Case> {
     (machine(family), workload).prop_map(|(machine, workload)| Case { machine, workload })
 }
 
+/// Half an hour in nanoseconds.
 const HALF_AN_HOUR: u64 = 1_800_000_000_000;
 
+/// Largest number of vCPUs in seven of eight cases.
 const FEW_VCPUS: usize = 4;
 
 fn machine(family: Family) -> impl Strategy<Value = Machine> {
-    let (least, most) = family.vcpus;
+    let (min_vcpus, max_vcpus) = family.vcpus;
     let vcpus = prop_oneof![
-        7 => least..=most.min(FEW_VCPUS),
-        1 => least..=most,
+        7 => min_vcpus..=max_vcpus.min(FEW_VCPUS),
+        1 => min_vcpus..=max_vcpus,
     ];
     let floor = prop_oneof![3 => Just(None), 1 => floor().prop_map(Some)];
     let wake = prop_oneof![Just(35_000_u64), Just(1_000), Just(5_000)];
@@ -232,7 +234,7 @@ pub fn search(
     };
     let run = |case: Case| match case.run() {
         Err(violation) if !except.contains(&violation.law) => {
-            Err(TestCaseError::fail(violation.what))
+            Err(TestCaseError::fail(violation.description))
         }
         _ => Ok(()),
     };

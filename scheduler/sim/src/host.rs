@@ -16,6 +16,7 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
+/// Marks a world as that of the calling thread, until this value is dropped.
 pub(crate) struct CurrentWorld;
 
 impl CurrentWorld {

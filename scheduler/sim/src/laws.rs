@@ -64,7 +64,7 @@ pub struct Violation {
     /// Virtual time in nanoseconds.
     pub at: u64,
     /// Description of the violation.
-    pub what: String,
+    pub description: String,
     /// Events of all vCPUs.
     pub timeline: Timeline,
 }
@@ -72,7 +72,7 @@ pub struct Violation {
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let at = self.at as f64 / 1e3;
-        writeln!(f, "{:?}, at {at:.3} µs: {}", self.law, self.what)?;
+        writeln!(f, "{:?}, at {at:.3} µs: {}", self.law, self.description)?;
         write!(f, "{}", self.timeline)
     }
 }
@@ -104,6 +104,7 @@ struct Tracked {
     phase: Phase,
     level: u8,
     base: u8,
+    /// Coroutine that this one awaits.
     awaits: Option<usize>,
     /// Coroutines that this one has awaited since it was last blocked, and to which its poll may
     /// still lend.
@@ -118,14 +119,15 @@ struct Tracked {
     /// Position at which the coroutine was last settled.
     settled: Stamp,
     /// Last removal of the coroutine from a queue, and the vCPU that removed it.
-    taken: (Stamp, usize),
+    last_removal: (Stamp, usize),
     /// Numbers of picks that vCPU 0 had begun when the coroutine became ready, and when it was
     /// settled. Used only on a machine with one vCPU, to check the order within a level.
     ready_pick: u64,
     settled_pick: u64,
     /// Level of the poll under way, if the coroutine yields and keeps its place in the queue.
     keeps: Option<u8>,
-    first: Option<u64>,
+    /// Time of the first poll.
+    first_poll: Option<u64>,
     /// Time for which the coroutine has waited while a vCPU idled without a break.
     beside_idle: u64,
     /// Time for which the coroutine has waited while less urgent work ran, or a vCPU idled.
@@ -146,11 +148,11 @@ impl Tracked {
             unsettled: None,
             in_hand: false,
             settled: 0,
-            taken: (0, 0),
+            last_removal: (0, 0),
             ready_pick: 0,
             settled_pick: 0,
             keeps: None,
-            first: None,
+            first_poll: None,
             beside_idle: 0,
             behind: 0,
         }
@@ -193,11 +195,12 @@ pub(crate) struct Laws {
     stamps: Stamp,
     time: u64,
     /// The bound *B* of the law of conservation.
-    bound: u64,
-    /// Longest time for which a coroutine may wait while less urgent work runs.
-    behind: u64,
+    conservation_bound: u64,
+    /// The bound of the law of progress: the longest time for which a coroutine may wait while less
+    /// urgent work runs.
+    progress_bound: u64,
     /// True if polls are not interrupted.
-    inline: bool,
+    is_inline: bool,
     floor: Option<FloorLaw>,
     pub(crate) longest: LongestWaits,
     timeline: Timeline,
@@ -222,12 +225,12 @@ impl Laws {
             picks: vec![Pick::default(); machine.vcpus],
             stamps: 0,
             time: 0,
-            bound,
-            inline: machine.preemption.is_none(),
+            conservation_bound: bound,
+            is_inline: machine.preemption.is_none(),
             floor: FloorLaw::new(machine, workload),
             // There is no bound if a poll may take any time, or if a floor lets less urgent work go
             // ahead for its share of the time.
-            behind: if workload.may_block() || machine.floor.is_some() {
+            progress_bound: if workload.may_block() || machine.floor.is_some() {
                 u64::MAX
             } else {
                 poll + bound
@@ -266,7 +269,7 @@ impl Laws {
     }
 
     pub(crate) fn first_polled(&self, k: usize) -> Option<u64> {
-        self.all[k].first
+        self.all[k].first_poll
     }
 
     pub(crate) fn has_exited(&self, k: usize) -> bool {
@@ -304,7 +307,7 @@ impl Laws {
             // The coroutine is in no queue until the thief's pick has returned.
             Step::Stolen { .. } => {
                 tracked.unsettled = Some(strand);
-                tracked.taken = (stamp, change.vcpu);
+                tracked.last_removal = (stamp, change.vcpu);
             }
             Step::Ready | Step::Yielded => {
                 tracked.phase = Phase::Ready;
@@ -319,8 +322,8 @@ impl Laws {
             }
             Step::Polled | Step::Resumed => {
                 tracked.phase = Phase::Running;
-                tracked.first.get_or_insert(now);
-                tracked.taken = (stamp, change.vcpu);
+                tracked.first_poll.get_or_insert(now);
+                tracked.last_removal = (stamp, change.vcpu);
                 tracked.due = None;
                 tracked.unsettled = None;
                 tracked.keeps = None;

@@ -12,9 +12,11 @@ use upshift_core::CoroutineId;
 pub(crate) const LOCKS: usize = 3;
 
 pub(crate) struct LockWaiter {
+    /// Number of the coroutine in the workload.
     pub(crate) k: usize,
     pub(crate) id: CoroutineId,
     pub(crate) level: u8,
+    /// Set when the mutex has been handed over to the waiter.
     pub(crate) granted: Rc<Cell<bool>>,
     pub(crate) waker: Waker,
 }

@@ -37,16 +37,16 @@ impl World {
         let Some(id) = self.domain.record_lock() else {
             return false;
         };
-        let free = {
+        let is_free = {
             let holder = &mut self.locks.borrow_mut()[m].holder;
-            let free = holder.is_none();
+            let is_free = holder.is_none();
             holder.get_or_insert((k, id));
-            free
+            is_free
         };
-        if !free {
+        if !is_free {
             self.domain.record_unlock(id);
         }
-        free
+        is_free
     }
 
     /// Hands mutex `m` over to the first of its most urgent waiters, or frees it if nobody waits.
@@ -61,13 +61,13 @@ impl World {
             if let Some(next) = &next {
                 let _ = self.domain.record_handover(next.id);
                 next.granted.set(true);
-                let left = self.locks.borrow()[m]
+                let next_level = self.locks.borrow()[m]
                     .waiting
                     .iter()
                     .map(|waiter| waiter.level)
                     .min();
-                if let Some(left) = left {
-                    self.domain.lend(next.id, level(left));
+                if let Some(next_level) = next_level {
+                    self.domain.lend(next.id, level(next_level));
                 }
             }
             let holder = next.as_ref().map(|next| (next.k, next.id));

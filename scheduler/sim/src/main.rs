@@ -8,6 +8,7 @@ use clap::Parser;
 use upshift_sim::suspension::search_loads;
 use upshift_sim::{Family, draw, points, search, table};
 
+/// Families of cases, with their names on the command line.
 const FAMILIES: [(&str, Family); 4] = [
     ("one", Family::ONE),
     ("one-preemptible", Family::ONE.preemptible()),
@@ -50,8 +51,8 @@ fn main() -> ExitCode {
     match Task::parse() {
         Task::Soak { cases, seed } => soak(cases, seed),
         Task::Find { family, seed } => {
-            let known = FAMILIES.into_iter().find(|known| known.0 == family);
-            let (name, family) = known.expect("clap accepts no other");
+            let entry = FAMILIES.into_iter().find(|entry| entry.0 == family);
+            let (name, family) = entry.expect("clap accepts no other family");
             find(name, family, seed)
         }
         Task::Rule { loads, seed } => rule(loads, seed),
@@ -60,27 +61,27 @@ fn main() -> ExitCode {
 }
 
 fn soak(cases: u64, seed: u64) -> ExitCode {
-    let mut ran = 0;
+    let mut cases_run = 0;
     for chunk in 0.. {
         for (name, family) in FAMILIES {
-            if ran >= cases {
-                println!("{ran} cases, no law broken");
+            if cases_run >= cases {
+                println!("{cases_run} cases, no law broken");
                 return ExitCode::SUCCESS;
             }
             if find(name, family, seed + chunk) == ExitCode::FAILURE {
                 return ExitCode::FAILURE;
             }
-            ran += u64::from(CHUNK);
-            println!("{ran} cases");
+            cases_run += u64::from(CHUNK);
+            println!("{cases_run} cases");
         }
     }
     ExitCode::SUCCESS
 }
 
-fn rule(cases: u64, seed: u64) -> ExitCode {
-    for chunk in 0..cases.div_ceil(u64::from(10 * CHUNK)) {
-        if let Err(what) = search_loads(10 * CHUNK, seed + chunk) {
-            println!("seed {}: {what}", seed + chunk);
+fn rule(loads: u64, seed: u64) -> ExitCode {
+    for chunk in 0..loads.div_ceil(u64::from(10 * CHUNK)) {
+        if let Err(violation) = search_loads(10 * CHUNK, seed + chunk) {
+            println!("seed {}: {violation}", seed + chunk);
             return ExitCode::FAILURE;
         }
         println!("{} loads", (chunk + 1) * u64::from(10 * CHUNK));
@@ -91,15 +92,18 @@ fn rule(cases: u64, seed: u64) -> ExitCode {
 
 /// Runs one chunk of a family. A violation is printed, and drawn into a file.
 fn find(name: &str, family: Family, seed: u64) -> ExitCode {
-    let Err(found) = search(family, CHUNK, seed, &[]) else {
+    let Err(counterexample) = search(family, CHUNK, seed, &[]) else {
         return ExitCode::SUCCESS;
     };
-    println!("{found}");
-    let again = format!("upshift-sim find {name} {seed}");
-    println!("repeat with: {again}");
+    println!("{counterexample}");
+    let command = format!("upshift-sim find {name} {seed}");
+    println!("repeat with: {command}");
     let file = format!("violation-{name}-{seed}.svg");
-    let title = format!("{}; repeat with: {again}", found.violation.what);
-    let picture = found.violation.timeline.recording(&title).to_svg();
+    let title = format!(
+        "{}; repeat with: {command}",
+        counterexample.violation.description
+    );
+    let picture = counterexample.violation.timeline.recording(&title).to_svg();
     match std::fs::write(&file, picture) {
         Ok(()) => println!("drawn in {file}"),
         Err(error) => eprintln!("cannot write {file}: {error}"),
@@ -118,10 +122,17 @@ fn scale(folder: Option<&Path>) -> ExitCode {
     let drawn = draw(
         &points,
         urgent,
-        |it| it.0,
+        |figures| figures.0,
         &folder.join("scale-level-0.svg"),
     )
-    .and_then(|()| draw(&points, all, |it| it.1, &folder.join("scale-all.svg")));
+    .and_then(|()| {
+        draw(
+            &points,
+            all,
+            |figures| figures.1,
+            &folder.join("scale-all.svg"),
+        )
+    });
     match drawn {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

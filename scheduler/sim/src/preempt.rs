@@ -88,9 +88,10 @@ impl World {
         };
         let bitmap = cpu.executor.bitmap();
         let first = cpu.timers.borrow().keys().next().copied();
-        let unknown = !cpu.ring.borrow().is_empty() || first.is_some_and(|f| f.0 <= self.now());
-        let urgent = bitmap & level.more_urgent_bits() != 0 || unknown;
-        (urgent && ran >= preemption.suspension)
+        let has_unknown_arrival =
+            !cpu.ring.borrow().is_empty() || first.is_some_and(|f| f.0 <= self.now());
+        let has_urgent = bitmap & level.more_urgent_bits() != 0 || has_unknown_arrival;
+        (has_urgent && ran >= preemption.suspension)
             || (bitmap & level.bit() != 0 && ran >= preemption.quantum)
     }
 
@@ -100,8 +101,8 @@ impl World {
         let cpu = &self.cpus[vcpu];
         let strand = cpu.suspended.borrow_mut().remove(&id);
         let index = strand.expect("a resumed coroutine was suspended");
-        let me = cpu.owner.replace(index);
-        cpu.spares.borrow_mut().push(me);
+        let own_strand = cpu.owner.replace(index);
+        cpu.spares.borrow_mut().push(own_strand);
         let cost = self.machine.preemption.map_or(0, |p| p.suspension);
         self.pause_as_spare(vcpu, index, cost);
     }
@@ -109,10 +110,10 @@ impl World {
     fn pause_as_spare(&self, vcpu: usize, next: usize, cost: u64) {
         let strand = self.strand(next);
         let left = strand.until.get().unwrap_or(0);
-        let left = if self.is_draining() { 0 } else { left };
+        let time_left = if self.is_draining() { 0 } else { left };
         self.resume_poll(vcpu, cost);
-        self.schedule(next, cost + left);
-        strand.until.set(Some(self.now() + cost + left));
+        self.schedule(next, cost + time_left);
+        strand.until.set(Some(self.now() + cost + time_left));
         self.supervise(vcpu);
         self.pause(Pause::Wait);
     }

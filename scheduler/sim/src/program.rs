@@ -16,10 +16,11 @@ use crate::strand::Pause;
 use crate::workload::Op;
 use crate::world::{CHANNELS, Event, World};
 
+/// Carries out the program of coroutine `k`.
 async fn carry_out(k: usize) {
     let op = |n: usize| world().workload.programs[k].ops.get(n).copied();
     let mut n = 0;
-    let mut held: Vec<MutexGuard> = Vec::new();
+    let mut guards: Vec<MutexGuard> = Vec::new();
     while let Some(op) = op(n) {
         n += 1;
         match op {
@@ -59,9 +60,9 @@ async fn carry_out(k: usize) {
                 }
             }
             Op::Reprio(other, level) => world().reprio(other, level),
-            Op::Lock(m) if held.iter().any(|held| held.guards(m)) => {}
-            Op::Lock(m) => held.push(LockFuture::new(k, m).await),
-            Op::Unlock(m) => held.retain(|held| !held.guards(m)),
+            Op::Lock(m) if guards.iter().any(|guard| guard.guards(m)) => {}
+            Op::Lock(m) => guards.push(LockFuture::new(k, m).await),
+            Op::Unlock(m) => guards.retain(|guard| !guard.guards(m)),
             Op::Cancel(other) => world().cancel(other),
             Op::Block(other) => world().block(other),
         }
@@ -80,9 +81,9 @@ fn yield_now() -> impl Future<Output = ()> + Send {
 }
 
 fn give_way(k: usize) -> impl Future<Output = ()> + Send {
-    let mut given = false;
+    let mut has_yielded = false;
     poll_fn(move |cx| {
-        if std::mem::replace(&mut given, true) {
+        if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
@@ -259,12 +260,14 @@ impl World {
         handles[k] = Some(handle);
     }
 
-    fn reprio(&self, k: usize, to: u8) {
+    fn reprio(&self, k: usize, new_level: u8) {
         let k = k % self.workload.programs.len();
         let id = self.laws.borrow().id(k);
         if let Some(id) = id {
-            self.laws.borrow_mut().record_reprio(k, level(to).get());
-            let _ = self.domain.reprio(id, level(to));
+            self.laws
+                .borrow_mut()
+                .record_reprio(k, level(new_level).get());
+            let _ = self.domain.reprio(id, level(new_level));
             self.settle();
         }
     }
@@ -282,8 +285,8 @@ impl World {
     fn block(&self, k: usize) {
         let k = k % self.workload.programs.len();
         while !self.is_draining() && !self.laws.borrow().has_exited(k) {
-            let me = self.serving_vcpu().map(|vcpu| self.cpus[vcpu].owner.get());
-            self.blocked.borrow_mut().extend(me);
+            let own_strand = self.serving_vcpu().map(|vcpu| self.cpus[vcpu].owner.get());
+            self.blocked.borrow_mut().extend(own_strand);
             self.pause(Pause::Wait);
         }
     }

@@ -16,7 +16,7 @@ impl Timeline {
         recording.vcpus = self.vcpus as u32;
         // The last vCPU of each coroutine. It is needed because the thread that suspends a poll
         // serves no vCPU.
-        let mut places: Vec<u32> = Vec::new();
+        let mut last_vcpus: Vec<u32> = Vec::new();
         for &(time, vcpu, entry) in &self.entries {
             let by = vcpu.map(|vcpu| vcpu as u32);
             match (entry, by) {
@@ -24,13 +24,13 @@ impl Timeline {
                 (Entry::Idle(false), Some(vcpu)) => recording.add(time, vcpu, EventKind::Unparked),
                 (Entry::Idle(_), None) => {}
                 (Entry::Step(k, level, step), by) => {
-                    if places.len() <= k {
-                        places.resize(k + 1, 0);
+                    if last_vcpus.len() <= k {
+                        last_vcpus.resize(k + 1, 0);
                     }
                     if let Some(by) = by
                         && !matches!(step, Step::Spawned | Step::Ready)
                     {
-                        places[k] = by;
+                        last_vcpus[k] = by;
                     }
                     let coroutine = Coroutine {
                         id: CoroutineId::from_u64(k as u64),
@@ -38,7 +38,7 @@ impl Timeline {
                         site: recording.site(&format!("#{k}")),
                         by,
                     };
-                    recording.add(time, places[k], EventKind::Coroutine(step, coroutine));
+                    recording.add(time, last_vcpus[k], EventKind::Coroutine(step, coroutine));
                 }
             }
         }
@@ -71,7 +71,7 @@ mod tests {
         timeline.add(50, Some(1), Entry::Idle(true));
         let recording = timeline.recording("case");
         let spans = Spans::of(&recording);
-        let seen: Vec<_> = spans
+        let states: Vec<_> = spans
             .states
             .iter()
             .map(|span| (span.state, span.from, span.to))
@@ -82,7 +82,7 @@ mod tests {
             (State::Suspended, 20, 30),
             (State::Running, 30, 40),
         ];
-        assert_eq!(seen, expected);
+        assert_eq!(states, expected);
         assert!(spans.states[1..].iter().all(|span| span.vcpu == 1));
         assert_eq!((recording.vcpus, recording.length), (2, 50));
     }

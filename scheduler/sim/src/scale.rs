@@ -14,13 +14,15 @@ use crate::machine::Machine;
 use crate::workload::{Op, Program, Workload};
 use crate::world::World;
 
+/// Mean time for which a job computes, in nanoseconds.
 const MEAN: f64 = 20_000.0;
 const JOBS_PER_VCPU: usize = 100;
 
+/// A job, with times in nanoseconds.
 struct Job {
-    arrives: u64,
-    urgent: bool,
-    computes: u64,
+    arrival_time: u64,
+    is_urgent: bool,
+    compute_time: u64,
 }
 
 /// A generator of uniform random numbers from 0 to 1, the same in every run.
@@ -45,46 +47,48 @@ fn jobs(vcpus: usize, load: f64) -> Vec<Job> {
     let job = |_| {
         time += random.exponential(MEAN / (load * vcpus as f64));
         Job {
-            arrives: time as u64,
-            urgent: random.next() < 0.1,
-            computes: random.exponential(MEAN) as u64,
+            arrival_time: time as u64,
+            is_urgent: random.next() < 0.1,
+            compute_time: random.exponential(MEAN) as u64,
         }
     };
     (0..JOBS_PER_VCPU * vcpus).map(job).collect()
 }
 
+/// Returns the wait of each job under the ideal scheduler.
 fn ideal_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
-    let mut free = vec![0; vcpus];
+    let mut free_at = vec![0; vcpus];
     let mut waits = vec![0; jobs.len()];
     let mut queues = [VecDeque::new(), VecDeque::new()];
     let (mut next, mut time) = (0, 0);
     while next < jobs.len() || queues.iter().any(|queue| !queue.is_empty()) {
-        let first = (0..vcpus).min_by_key(|vcpu| free[*vcpu]).unwrap_or(0);
-        let waiting = queues.iter().any(|queue| !queue.is_empty());
-        let now = if waiting {
-            free[first].max(time)
+        let first = (0..vcpus).min_by_key(|vcpu| free_at[*vcpu]).unwrap_or(0);
+        let has_waiting = queues.iter().any(|queue| !queue.is_empty());
+        let now = if has_waiting {
+            free_at[first].max(time)
         } else {
-            free[first].max(jobs[next].arrives)
+            free_at[first].max(jobs[next].arrival_time)
         };
         time = now;
-        while next < jobs.len() && jobs[next].arrives <= now {
-            queues[usize::from(!jobs[next].urgent)].push_back(next);
+        while next < jobs.len() && jobs[next].arrival_time <= now {
+            queues[usize::from(!jobs[next].is_urgent)].push_back(next);
             next += 1;
         }
         let urgent = queues[0].pop_front();
         let Some(k) = urgent.or_else(|| queues[1].pop_front()) else {
             continue;
         };
-        waits[k] = now - jobs[k].arrives;
-        free[first] = now + jobs[k].computes;
+        waits[k] = now - jobs[k].arrival_time;
+        free_at[first] = now + jobs[k].compute_time;
     }
     waits
 }
 
+/// Returns the wait of each job on the core.
 fn core_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     let program = |job: &Job| {
-        let level = if job.urgent { 0 } else { 40 };
-        Program::at(job.arrives, level, [Op::Compute(job.computes)])
+        let level = if job.is_urgent { 0 } else { 40 };
+        Program::at(job.arrival_time, level, [Op::Compute(job.compute_time)])
     };
     let workload = Workload::new(jobs.iter().map(program).collect::<Vec<_>>());
     let machine = Machine::new(vcpus);
@@ -93,14 +97,16 @@ fn core_waits(vcpus: usize, jobs: &[Job]) -> Vec<u64> {
     // The laws are not checked, so the run returns no violation.
     let _ = world.run();
     let laws = world.laws.borrow();
-    let wait = |(k, job): (usize, &Job)| laws.first_polled(k).unwrap_or(job.arrives) - job.arrives;
+    let wait = |(k, job): (usize, &Job)| {
+        laws.first_polled(k).unwrap_or(job.arrival_time) - job.arrival_time
+    };
     jobs.iter().enumerate().map(wait).collect()
 }
 
 /// Returns the median wait of level 0 and the mean wait of all jobs, in µs.
 fn figures(jobs: &[Job], waits: &[u64]) -> (f64, f64) {
     let mut urgent: Vec<u64> = (jobs.iter().zip(waits))
-        .filter(|(job, _)| job.urgent)
+        .filter(|(job, _)| job.is_urgent)
         .map(|(_, wait)| *wait)
         .collect();
     urgent.sort_unstable();

@@ -9,6 +9,7 @@ use crate::strand::Pause;
 use crate::world::World;
 
 impl World {
+    /// Serves a vCPU on the running strand until the simulation is finished.
     pub(crate) fn serve(self: &Rc<World>, vcpu: usize) {
         let cpu = &self.cpus[vcpu];
         let executor = cpu.executor.clone();
@@ -20,11 +21,11 @@ impl World {
             if executor.is_look_due() {
                 self.look_around(vcpu);
             }
-            let stolen = executor.stolen();
+            let stolen_before = executor.stolen();
             self.laws.borrow_mut().record_pick(vcpu);
             let picked = executor.pick(back.take());
             self.settle_pick();
-            if executor.stolen() != stolen {
+            if executor.stolen() != stolen_before {
                 self.pause(Pause::For(self.machine.steal_cost));
             }
             match picked {
@@ -53,8 +54,8 @@ impl World {
         let cpu = &self.cpus[vcpu];
         cpu.poll.set(cpu.poll.get() + 1);
         cpu.began.set(self.now());
-        let began = self.laws.borrow_mut().check_poll(self, vcpu, false);
-        self.report(began);
+        let verdict = self.laws.borrow_mut().check_poll(self, vcpu, false);
+        self.report(verdict);
         if self.machine.preemption.is_some() {
             cpu.executor.set_arrival_notice(true);
             self.supervise(vcpu);
@@ -65,7 +66,7 @@ impl World {
     /// Returns true if it has woken any.
     fn reap(&self, vcpu: usize) -> bool {
         let cpu = &self.cpus[vcpu];
-        let mut found = false;
+        let mut has_woken = false;
         loop {
             let due = {
                 let mut timers = cpu.timers.borrow_mut();
@@ -77,7 +78,7 @@ impl World {
             let Some((fired, waker)) = due else { break };
             fired.set(true);
             waker.wake();
-            found = true;
+            has_woken = true;
             self.settle();
         }
         loop {
@@ -87,10 +88,10 @@ impl World {
             let (arrived, waker) = self.operations.borrow()[operation].clone();
             arrived.set(true);
             waker.wake();
-            found = true;
+            has_woken = true;
             self.settle();
         }
-        found
+        has_woken
     }
 
     /// Waits, since no coroutine is ready. The wait ends with a wake, data on the ring, the
@@ -105,8 +106,8 @@ impl World {
         while !self.look_around(vcpu) {
             let limit = cpu.executor.sleep_limit().map(|time| self.now() + time);
             self.sleep(vcpu, limit);
-            let early = limit.is_none_or(|limit| self.now() < limit);
-            if early || !cpu.executor.is_parked() || cpu.executor.has_arrivals() {
+            let is_early = limit.is_none_or(|limit| self.now() < limit);
+            if is_early || !cpu.executor.is_parked() || cpu.executor.has_arrivals() {
                 break;
             }
             cpu.executor.charge_fruitless_wait();
@@ -116,11 +117,11 @@ impl World {
 
     fn sleep(&self, vcpu: usize, limit: Option<u64>) {
         let cpu = &self.cpus[vcpu];
-        cpu.waits.set(true);
-        cpu.waking.set(false);
+        cpu.is_waiting.set(true);
+        cpu.is_waking.set(false);
         if cpu.executor.is_parked() && cpu.ring.borrow().is_empty() && !self.is_finished() {
-            let own = cpu.timers.borrow().keys().next().map(|key| key.0);
-            let times = [own, cpu.neighbours_deadline.get(), limit];
+            let own_deadline = cpu.timers.borrow().keys().next().map(|key| key.0);
+            let times = [own_deadline, cpu.neighbours_deadline.get(), limit];
             if let Some(time) = times.into_iter().flatten().min() {
                 let delay = time.saturating_sub(self.now());
                 self.schedule(cpu.owner.get(), delay + self.machine.wake);
@@ -130,23 +131,23 @@ impl World {
             self.end_wait(vcpu, 0);
         }
         self.pause(Pause::Wait);
-        cpu.waits.set(false);
+        cpu.is_waiting.set(false);
     }
 
     /// Serves the timers and rings of vCPUs in long polls. Returns true if there is a coroutine to
     /// pick.
     fn look_around(self: &Rc<World>, vcpu: usize) -> bool {
         let mut next = None;
-        let found = self.cpus[vcpu].executor.look(|long| {
+        let has_work = self.cpus[vcpu].executor.look(|long| {
             let index = long.index();
-            let found = self.reap(index);
+            let has_woken = self.reap(index);
             let deadline = self.cpus[index].timers.borrow().keys().next().copied();
             let deadline = deadline.map(|key| key.0);
             next = [next, deadline].into_iter().flatten().min();
-            found
+            has_woken
         });
         self.cpus[vcpu].neighbours_deadline.set(next);
-        found
+        has_work
     }
 
     /// Delivers data to the ring of a vCPU, and ends the vCPU's wait. If the vCPU is in a long
@@ -156,7 +157,7 @@ impl World {
         let cpu = &self.cpus[vcpu];
         cpu.ring.borrow_mut().push_back(operation);
         let waiting = if cpu.executor.is_long() {
-            self.cpus.iter().position(|cpu| cpu.waits.get())
+            self.cpus.iter().position(|cpu| cpu.is_waiting.get())
         } else {
             Some(vcpu)
         };
@@ -169,7 +170,7 @@ impl World {
     /// Ends the wait of a vCPU in `delay` nanoseconds, if the vCPU waits.
     pub(crate) fn end_wait(&self, vcpu: usize, delay: u64) {
         let cpu = &self.cpus[vcpu];
-        if cpu.waits.get() && !cpu.waking.replace(true) {
+        if cpu.is_waiting.get() && !cpu.is_waking.replace(true) {
             self.schedule(cpu.owner.get(), delay);
         }
     }

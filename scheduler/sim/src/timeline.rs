@@ -20,7 +20,7 @@ pub(crate) enum Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     pub(crate) vcpus: usize,
-    /// (time in nanoseconds, vCPU whose strand made the event, event).
+    /// Tuples of the time in nanoseconds, the vCPU whose strand made the event, and the event.
     pub(crate) entries: Vec<(u64, Option<usize>, Entry)>,
 }
 
@@ -39,15 +39,15 @@ impl Timeline {
 
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let drawn = self.vcpus <= COLUMNS;
+        let has_columns = self.vcpus <= COLUMNS;
         write!(f, "{:>12} ", "µs")?;
-        if drawn {
+        if has_columns {
             (0..self.vcpus).try_for_each(|vcpu| write!(f, "{:^6}", format!("v{vcpu}")))?;
         }
         writeln!(f)?;
         let mut lanes = vec!["".to_owned(); self.vcpus];
         for (time, vcpu, entry) in &self.entries {
-            let said = match *entry {
+            let description = match *entry {
                 Entry::Idle(true) => "parks".to_owned(),
                 Entry::Idle(false) => "is back".to_owned(),
                 Entry::Step(k, level, step) => {
@@ -67,12 +67,12 @@ impl fmt::Display for Timeline {
                 };
             }
             write!(f, "{:>12.3} ", *time as f64 / 1e3)?;
-            if drawn {
+            if has_columns {
                 lanes.iter().try_for_each(|lane| write!(f, "{lane:^6}"))?;
             }
             match vcpu {
-                Some(vcpu) => writeln!(f, " vCPU {vcpu}: {said}")?,
-                None => writeln!(f, " outside: {said}")?,
+                Some(vcpu) => writeln!(f, " vCPU {vcpu}: {description}")?,
+                None => writeln!(f, " outside: {description}")?,
             }
         }
         Ok(())

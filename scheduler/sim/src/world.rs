@@ -22,28 +22,20 @@ use crate::strand::{Pause, Strand};
 use crate::workload::Workload;
 
 /// Maximum number of events of a case with bounded work. If there are more, the vCPUs spin.
-const MOST_EVENTS: u64 = 100_000;
+const MAX_EVENTS: u64 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    Continue {
-        strand: usize,
-        epoch: u32,
-    },
+    /// A strand continues, unless its epoch has changed meanwhile.
+    Continue { strand: usize, epoch: u32 },
     /// A thread that serves no vCPU spawns a coroutine.
     Spawn(usize),
     /// A thread that serves no vCPU puts a token into a channel.
     Signal(usize),
     /// Data for a coroutine arrives on the ring of a vCPU.
-    Arrival {
-        vcpu: usize,
-        operation: usize,
-    },
+    Arrival { vcpu: usize, operation: usize },
     /// The watcher of a vCPU, which decides when a poll is suspended, examines a poll.
-    Watch {
-        vcpu: usize,
-        poll: u64,
-    },
+    Watch { vcpu: usize, poll: u64 },
 }
 
 /// A waiter: the flag that ends its wait, and the waker to call when the flag has been set.
@@ -51,21 +43,26 @@ pub(crate) type Waiter = (Rc<Cell<bool>>, Waker);
 
 pub(crate) struct Cpu {
     pub(crate) executor: Rc<Executor<SimHost>>,
+    /// Strand that serves the vCPU.
     pub(crate) owner: Cell<usize>,
+    /// Strands without a poll, which may serve the vCPU later.
     pub(crate) spares: RefCell<Vec<usize>>,
+    /// Strands of suspended polls, by coroutine.
     pub(crate) suspended: RefCell<HashMap<CoroutineId, usize>>,
+    /// Timers by deadline and a number that distinguishes timers of the same deadline.
     pub(crate) timers: RefCell<BTreeMap<(u64, u64), Waiter>>,
     /// Operations whose data has arrived, and which have not been reaped.
     pub(crate) ring: RefCell<VecDeque<usize>>,
     /// Set while the owner waits for work in [`crate::serve`].
-    pub(crate) waits: Cell<bool>,
+    pub(crate) is_waiting: Cell<bool>,
     /// Set from the decision to end the wait until the owner continues.
-    pub(crate) waking: Cell<bool>,
+    pub(crate) is_waking: Cell<bool>,
     /// Earliest deadline of the timers of the other vCPUs in long polls, when this vCPU last
     /// examined them.
     pub(crate) neighbours_deadline: Cell<Option<u64>>,
     /// Number of beginnings and ends of polls, which is odd while a poll is under way.
     pub(crate) poll: Cell<u64>,
+    /// Time at which the poll under way began or was resumed.
     pub(crate) began: Cell<u64>,
 }
 
@@ -77,7 +74,8 @@ pub(crate) struct Channel {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum End {
-    No,
+    /// The case has not ended.
+    Running,
     /// The case has ended. All coroutines are cancelled, and computing takes no time.
     Draining,
     /// All coroutines have exited, and the strands return.
@@ -88,7 +86,8 @@ pub(crate) enum End {
 struct Agenda {
     now: Cell<u64>,
     events: RefCell<BinaryHeap<Reverse<(u64, u64, Event)>>>,
-    made: Cell<u64>,
+    /// Number of events created so far, which orders events of the same time.
+    created: Cell<u64>,
 }
 
 pub(crate) struct World {
@@ -101,7 +100,8 @@ pub(crate) struct World {
     strands: RefCell<Vec<Rc<Strand>>>,
     ended: RefCell<Vec<usize>>,
     running: RefCell<Option<Rc<Strand>>>,
-    delay: Cell<usize>,
+    /// Index of the next delay of the interleaving.
+    next_delay: Cell<usize>,
     /// Number of strands that stand still in the middle of a step.
     inside: Cell<usize>,
     pub(crate) handles: RefCell<Vec<Option<JoinHandle<(), SimHost>>>>,
@@ -127,14 +127,14 @@ impl World {
         let domain = Domain::new(SimHost, config);
         let cpus = (0..machine.vcpus)
             .map(|_| Cpu {
-                executor: Rc::new(domain.add_vcpu().expect("at most 128")),
+                executor: Rc::new(domain.add_vcpu().expect("at most 128 vCPUs")),
                 owner: Cell::new(0),
                 spares: RefCell::default(),
                 suspended: RefCell::default(),
                 timers: RefCell::default(),
                 ring: RefCell::default(),
-                waits: Cell::new(false),
-                waking: Cell::new(false),
+                is_waiting: Cell::new(false),
+                is_waking: Cell::new(false),
                 neighbours_deadline: Cell::new(None),
                 poll: Cell::new(0),
                 began: Cell::new(0),
@@ -150,7 +150,7 @@ impl World {
             strands: RefCell::default(),
             ended: RefCell::default(),
             running: RefCell::default(),
-            delay: Cell::new(0),
+            next_delay: Cell::new(0),
             inside: Cell::new(0),
             handles: RefCell::new((0..programs).map(|_| None).collect()),
             channels: RefCell::new((0..CHANNELS).map(|_| Channel::default()).collect()),
@@ -158,7 +158,7 @@ impl World {
             operations: RefCell::default(),
             laws: RefCell::new(laws),
             broken: RefCell::default(),
-            end: Cell::new(End::No),
+            end: Cell::new(End::Running),
             blocked: RefCell::default(),
             workload,
         });
@@ -185,7 +185,7 @@ impl World {
 
     /// Runs until no event is left, or a law is broken.
     pub(crate) fn run(self: &Rc<World>) -> Result<(), Violation> {
-        let _inhabited = CurrentWorld::begin(self);
+        let _current_world = CurrentWorld::begin(self);
         let result = self.events_until_quiet();
         let result = result.and_then(|()| self.laws.borrow_mut().check_end(self));
         let drained = self.drain();
@@ -203,7 +203,7 @@ impl World {
             {
                 continue;
             }
-            if count > MOST_EVENTS && self.laws.borrow().is_enabled() {
+            if count > MAX_EVENTS && self.laws.borrow().is_enabled() {
                 return Err(self.laws.borrow().endless_violation(self));
             }
             if !self.is_draining() {
@@ -290,13 +290,13 @@ impl World {
     }
 
     pub(crate) fn add_event(&self, time: u64, event: Event) {
-        let made = self.agenda.made.get();
-        self.agenda.made.set(made + 1);
+        let number = self.agenda.created.get();
+        self.agenda.created.set(number + 1);
         let time = time.max(self.now());
         self.agenda
             .events
             .borrow_mut()
-            .push(Reverse((time, made, event)));
+            .push(Reverse((time, number, event)));
     }
 
     // Strands.
@@ -375,11 +375,11 @@ impl World {
         if self.running.borrow().is_none() || self.is_draining() {
             return;
         }
-        let next = self.delay.get();
+        let next = self.next_delay.get();
         let Some(&delay) = self.workload.delays.get(next) else {
             return;
         };
-        self.delay.set(next + 1);
+        self.next_delay.set(next + 1);
         if delay != 0 {
             self.stand_still(u64::from(delay));
         }

@@ -11,66 +11,67 @@ const LAWS: [Law; 5] = [
     Law::Floor,
     Law::Truth,
 ];
+/// Number of generated cases per law and family.
 const CASES: u32 = if cfg!(debug_assertions) { 250 } else { 4_000 };
 
 /// Asserts that the law holds in generated cases of the family, without and with preemption.
-fn holds(law: Law, family: Family) {
+fn assert_holds(law: Law, family: Family) {
     let others: Vec<Law> = LAWS.into_iter().filter(|other| *other != law).collect();
     for family in [family, family.preemptible()] {
-        if let Err(found) = search(family, CASES, law as u64, &others) {
-            panic!("{found}");
+        if let Err(counterexample) = search(family, CASES, law as u64, &others) {
+            panic!("{counterexample}");
         }
     }
 }
 
 #[test]
 fn order_on_a_vcpu() {
-    holds(Law::Order, Family::ONE);
+    assert_holds(Law::Order, Family::ONE);
 }
 
 #[test]
 fn order_across_vcpus() {
-    holds(Law::Order, Family::SEVERAL);
+    assert_holds(Law::Order, Family::SEVERAL);
 }
 
 #[test]
 fn conservation_on_a_vcpu() {
-    holds(Law::Conservation, Family::ONE);
+    assert_holds(Law::Conservation, Family::ONE);
 }
 
 #[test]
 fn conservation_across_vcpus() {
-    holds(Law::Conservation, Family::SEVERAL);
+    assert_holds(Law::Conservation, Family::SEVERAL);
 }
 
 #[test]
 fn progress_across_vcpus() {
-    holds(Law::Progress, Family::SEVERAL);
+    assert_holds(Law::Progress, Family::SEVERAL);
 }
 
 #[test]
 fn progress_on_a_vcpu() {
-    holds(Law::Progress, Family::ONE);
+    assert_holds(Law::Progress, Family::ONE);
 }
 
 #[test]
 fn floor_on_a_vcpu() {
-    holds(Law::Floor, Family::ONE);
+    assert_holds(Law::Floor, Family::ONE);
 }
 
 #[test]
 fn floor_across_vcpus() {
-    holds(Law::Floor, Family::SEVERAL);
+    assert_holds(Law::Floor, Family::SEVERAL);
 }
 
 #[test]
 fn truth_on_a_vcpu() {
-    holds(Law::Truth, Family::ONE);
+    assert_holds(Law::Truth, Family::ONE);
 }
 
 #[test]
 fn truth_across_vcpus() {
-    holds(Law::Truth, Family::SEVERAL);
+    assert_holds(Law::Truth, Family::SEVERAL);
 }
 
 /// The laws hold even if the clock of a CPU is set back once, as it may be when the machine wakes
@@ -79,8 +80,8 @@ fn truth_across_vcpus() {
 fn all_laws_hold_when_the_clock_is_set_back() {
     for family in [Family::ONE, Family::SEVERAL] {
         for family in [family, family.preemptible()] {
-            if let Err(found) = search(family.set_back(), CASES, 5, &[]) {
-                panic!("{found}");
+            if let Err(counterexample) = search(family.set_back(), CASES, 5, &[]) {
+                panic!("{counterexample}");
             }
         }
     }
@@ -103,16 +104,16 @@ fn a_waiter_that_is_handed_a_mutex_is_lent_the_levels_of_the_waiters_behind_it()
     .unwrap_or_else(|violation| panic!("{violation}"));
 }
 
-/// A running poll cannot be interrupted here. While others wait for it, the simulation judges it by
-/// the level that it had when it started, even if it lowers its own level. So this wait is no
+/// Polls are not interrupted here, and a poll lowers its own level while another coroutine waits.
+/// The simulation judges the poll by the level that it had when it started, so the wait is no
 /// violation.
 #[test]
 fn a_poll_that_lowers_its_level_is_judged_by_its_level_at_the_start() {
     const LONG: u64 = 2_000_000;
-    let runs = Program::at(0, 11, [Op::Compute(LONG)]);
-    let demoted = Program::at(35_362, 0, [Op::Reprio(1, 11), Op::Compute(LONG)]);
-    let waits = Program::at(35_420, 10, [Op::Compute(10_000)]);
-    simulate(Machine::new(1), Workload::new([runs, demoted, waits]))
+    let running = Program::at(0, 11, [Op::Compute(LONG)]);
+    let urgent = Program::at(35_362, 0, [Op::Reprio(1, 11), Op::Compute(LONG)]);
+    let waiting = Program::at(35_420, 10, [Op::Compute(10_000)]);
+    simulate(Machine::new(1), Workload::new([running, urgent, waiting]))
         .unwrap_or_else(|violation| panic!("{violation}"));
 }
 

@@ -1,5 +1,5 @@
-//! Describes to a host what coroutines do: the steps of a coroutine ([`Change`]), a poll
-//! ([`Poll`]), and the most urgent work that waits for the end of a poll ([`WaitingWork`]).
+//! The events that are described to a host: a step of a coroutine ([`Change`]), a poll ([`Poll`]),
+//! and the most urgent work that waits for the end of a poll ([`WaitingWork`]).
 //!
 //! ```text
 //!  Spawned ─► Ready ─► Polled ─┬► Yielded (ready again) ─► Polled …

@@ -223,6 +223,8 @@ pub(crate) unsafe fn deallocate<H: Host>(memory: *mut u8, layout: Layout) {
     }
 }
 
+/// A critical section of the host ([`Host::enter_critical`]), which ends when this value is
+/// dropped.
 pub(crate) struct Critical<H: Host> {
     host: PhantomData<fn() -> H>,
 }
@@ -236,9 +238,9 @@ impl<H: Host> Critical<H> {
 
     /// Leaves the section, runs user code, which may take long, and enters again.
     #[cold]
-    pub(crate) fn run_outside(self, foreign: impl FnOnce()) -> Critical<H> {
+    pub(crate) fn run_outside(self, user_code: impl FnOnce()) -> Critical<H> {
         drop(self);
-        foreign();
+        user_code();
         Critical::enter()
     }
 }

@@ -72,7 +72,7 @@ impl Lock {
         }
     }
 
-    /// Spins with [`Host::relax`] while another thread has the lock.
+    /// Takes the lock. Spins with [`Host::relax`] while another thread has it.
     ///
     /// # Safety
     /// The calling thread serves the vCPU, and synchronizes with the thread that served the vCPU
@@ -116,7 +116,7 @@ impl Lock {
         self.guard(&self.held)
     }
 
-    /// The caller has `held`.
+    /// Clears `biased`, and waits until the owner is not inside. The caller has `held`.
     #[cold]
     fn end_bias<H: Host>(&self, host: &H) {
         self.biased.store(false, Ordering::SeqCst);

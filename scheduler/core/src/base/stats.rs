@@ -11,7 +11,7 @@ use crate::base::level::{LEVELS, Level};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{Statistic, zeros};
 
-/// There are `1 << SUB` buckets per power of two.
+/// Binary logarithm of the number of buckets per power of two.
 const SUB: u32 = 2;
 /// Buckets of a histogram: four per power of two, up to 2³³ ticks.
 pub const BUCKETS: usize = 128;
@@ -32,6 +32,7 @@ fn lower_bound(bucket: usize) -> u64 {
 struct LevelCounters {
     polls: Statistic,
     suspensions: Statistic,
+    /// Ticks spent in polls.
     run: Statistic,
     /// Ticks during which the level starved; see [`LevelStats::starve_ticks`].
     starve: Statistic,
@@ -58,8 +59,9 @@ pub(crate) struct Counters {
     pub(crate) stolen: Statistic,
 }
 
-/// The caller holds the lock or serves the vCPU, so the counter has one writer at a time and needs
-/// no atomic read-modify-write. Wraps, so that [`u64::MAX`] subtracts one.
+/// Adds `n` to a counter. The caller holds the lock or serves the vCPU, so the counter has one
+/// writer at a time and needs no atomic read-modify-write. Wraps, so that [`u64::MAX`] subtracts
+/// one.
 #[inline]
 pub(crate) fn add(counter: &Statistic, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
@@ -81,11 +83,11 @@ impl Counters {
     }
 
     #[inline]
-    pub(crate) fn record_start(&self, level: Level, waited: u64, starved: u64) {
+    pub(crate) fn record_start(&self, level: Level, wait_ticks: u64, starve_ticks: u64) {
         let counters = &self.levels[level.index()];
         add(&counters.polls, 1);
-        add(&counters.starve, starved);
-        add(&counters.wait[bucket(waited)], 1);
+        add(&counters.starve, starve_ticks);
+        add(&counters.wait[bucket(wait_ticks)], 1);
     }
 
     #[inline]
@@ -98,8 +100,8 @@ impl Counters {
     }
 
     pub(crate) fn suspensions(&self) -> u64 {
-        let of = |level: &LevelCounters| level.suspensions.load(Relaxed);
-        self.levels.iter().map(of).sum()
+        let count_of = |level: &LevelCounters| level.suspensions.load(Relaxed);
+        self.levels.iter().map(count_of).sum()
     }
 
     pub(crate) fn record_spawn(&self) {
@@ -177,10 +179,10 @@ impl WaitHistogram {
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64) as u64;
-        let mut seen = 0;
+        let mut cumulative = 0;
         for (bucket, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen > 0 && seen >= rank {
+            cumulative += count;
+            if cumulative > 0 && cumulative >= rank {
                 return lower_bound(bucket);
             }
         }
@@ -262,7 +264,10 @@ mod tests {
             assert!(b == last || b == last + 1);
             last = b;
             let low = lower_bound(b);
-            assert!(low <= ticks && (ticks - low) * 5 <= ticks, "{ticks} {low}");
+            assert!(
+                low <= ticks && (ticks - low) * 5 <= ticks,
+                "{ticks} ticks, lower bound {low}"
+            );
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }

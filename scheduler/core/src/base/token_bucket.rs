@@ -24,6 +24,7 @@
 pub struct TokenBucket {
     /// Number of tokens that are refilled in the time `per`.
     tokens: u64,
+    /// Time in which `tokens` tokens are refilled, at least 1.
     per: u64,
     capacity: u64,
     /// Number of tokens missing from a full bucket. If it exceeds the capacity, the bucket owes the
@@ -32,7 +33,7 @@ pub struct TokenBucket {
     /// Refilled fraction of the next token, in units of 1 / `per`.
     part: u64,
     /// Time up to which the refill is counted.
-    at: u64,
+    refilled_at: u64,
 }
 
 impl TokenBucket {
@@ -52,7 +53,7 @@ impl TokenBucket {
             capacity,
             missing: 0,
             part: 0,
-            at: now,
+            refilled_at: now,
         }
     }
 
@@ -67,7 +68,7 @@ impl TokenBucket {
     /// Changes the capacity. Tokens beyond the new capacity are lost, debts stay.
     pub fn set_capacity(&mut self, capacity: u64) {
         self.missing = match capacity.checked_sub(self.capacity) {
-            Some(more) => self.missing.saturating_add(more),
+            Some(increase) => self.missing.saturating_add(increase),
             None => self.missing.saturating_sub(self.capacity - capacity),
         };
         self.capacity = capacity;
@@ -76,11 +77,11 @@ impl TokenBucket {
     /// Takes `price` tokens if the bucket holds that many. Returns whether it did.
     #[must_use]
     pub fn try_take(&mut self, price: u64, now: u64) -> bool {
-        let enough = self.holds(price, now);
-        if enough {
+        let has_enough = self.holds(price, now);
+        if has_enough {
             self.missing += price;
         }
-        enough
+        has_enough
     }
 
     /// Takes `price` tokens; the bucket owes the tokens that it does not hold. Returns whether it
@@ -95,9 +96,9 @@ impl TokenBucket {
     /// the bucket owes the largest debt, and at most its capacity.
     pub fn spend(&mut self, price: u64, now: u64) {
         self.refill(now);
-        let most = self.capacity.saturating_mul(2);
+        let max_missing = self.capacity.saturating_mul(2);
         let spent = (self.missing.min(self.capacity)).saturating_add(price);
-        self.missing = self.missing.max(spent.min(most));
+        self.missing = self.missing.max(spent.min(max_missing));
     }
 
     /// Puts tokens back, in addition to the refill.
@@ -108,18 +109,18 @@ impl TokenBucket {
     /// Returns the time from `now` until the bucket holds `price` tokens, or is full.
     pub fn wait(&mut self, price: u64, now: u64) -> u64 {
         self.refill(now);
-        let may_lack = self.capacity - price.min(self.capacity);
-        let lacks = self.missing.saturating_sub(may_lack);
-        if lacks == 0 {
+        let allowed_missing = self.capacity - price.min(self.capacity);
+        let shortfall = self.missing.saturating_sub(allowed_missing);
+        if shortfall == 0 {
             return 0;
         }
-        let parts = u128::from(lacks) * u128::from(self.per) - u128::from(self.part);
+        let parts = u128::from(shortfall) * u128::from(self.per) - u128::from(self.part);
         let time = parts.div_ceil(u128::from(self.tokens.max(1)));
         let time = match self.tokens {
             0 => u64::MAX,
             _ => u64::try_from(time).unwrap_or(u64::MAX),
         };
-        self.at.saturating_add(time).saturating_sub(now)
+        self.refilled_at.saturating_add(time).saturating_sub(now)
     }
 
     /// Returns whether the bucket holds `price` tokens.
@@ -142,8 +143,8 @@ impl TokenBucket {
     }
 
     fn refill(&mut self, now: u64) {
-        let elapsed = now.saturating_sub(self.at);
-        self.at = self.at.max(now);
+        let elapsed = now.saturating_sub(self.refilled_at);
+        self.refilled_at = self.refilled_at.max(now);
         let parts = elapsed.checked_mul(self.tokens);
         let tokens = match parts.and_then(|parts| parts.checked_add(self.part)) {
             Some(parts) => {

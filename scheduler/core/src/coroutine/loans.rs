@@ -21,14 +21,19 @@
 use crate::sync::AtomicU16;
 use crate::sync::Ordering::Relaxed;
 
+/// Bits of the word that hold the level lent.
 const LEVEL: u16 = 0x7f;
+/// Value of the level while nothing is lent: less urgent than any level.
 pub(crate) const NO_LOAN: u8 = LEVEL as u8;
+/// Increment of the word for one lock.
 const ONE_LOCK: u16 = LEVEL + 1;
+/// Largest number of locks that the word can count. A count that has reached it stays there.
 const MAX_LOCKS: u16 = u16::MAX / ONE_LOCK;
 
-/// A thread that has changed the word then recomputes the level of the coroutine and moves the
-/// coroutine to its new place (`Shared::resettle`), under the lock of the vCPU of the coroutine.
-/// That lock orders the changes.
+/// The number of locks that a coroutine holds, and the level lent for them. A thread that has
+/// changed the word then recomputes the level of the coroutine and moves the coroutine to its new
+/// place (`Shared::resettle`), under the lock of the vCPU of the coroutine. That lock orders the
+/// changes.
 pub(crate) struct Loans(AtomicU16);
 
 impl Loans {
@@ -36,13 +41,13 @@ impl Loans {
         Loans(AtomicU16::new(LEVEL))
     }
 
-    /// May be [`NO_LOAN`], which is less urgent than any level.
+    /// Returns the level lent. May be [`NO_LOAN`], which is less urgent than any level.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         (self.0.load(Relaxed) & LEVEL) as u8
     }
 
-    /// Called before any waiter can lend for the lock.
+    /// Counts a lock. Called before any waiter can lend for the lock.
     #[inline]
     pub(crate) fn add_lock(&self) {
         let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
@@ -50,7 +55,8 @@ impl Loans {
         });
     }
 
-    /// Returns true if the coroutine has no other lock and a level had been lent.
+    /// Counts the release of a lock. Returns true if this was the last lock and its release has
+    /// ended a loan.
     #[inline]
     #[must_use]
     pub(crate) fn remove_lock(&self) -> bool {
@@ -64,7 +70,7 @@ impl Loans {
         before.is_ok_and(|word| word / ONE_LOCK == 1 && word & LEVEL != LEVEL)
     }
 
-    /// Returns true if `level` is more urgent than the level lent before.
+    /// Lends `level` if it is more urgent than the level lent before. Returns true if so.
     #[must_use]
     pub(crate) fn lend(&self, level: u8) -> bool {
         self.0
@@ -74,8 +80,8 @@ impl Loans {
             .is_ok()
     }
 
-    /// `level` is the most urgent level of the coroutines that wait for one of the locks, or
-    /// [`NO_LOAN`]. Returns true if the level lent has changed.
+    /// Adapts the loan to `level`, the most urgent level of the coroutines that wait for one of the
+    /// locks, or [`NO_LOAN`]. Returns true if the level lent has changed.
     #[must_use]
     pub(crate) fn set_loan(&self, level: u8) -> bool {
         self.0

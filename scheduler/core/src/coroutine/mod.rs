@@ -186,7 +186,7 @@ impl<H: Host> Slot<H> {
         Level::from_stored(self.level.load(Relaxed))
     }
 
-    /// Called under the lock of `vcpu`.
+    /// Recomputes the effective level and returns it. Called under the lock of `vcpu`.
     pub(crate) fn update_level(&self) -> Level {
         let level = self
             .base
@@ -252,7 +252,7 @@ impl<H: Host> Slot<H> {
         self.state.store(state as u8 | flags, Relaxed);
     }
 
-    /// Called by the thread that polls the coroutine.
+    /// Marks that the poll under way has woken its own coroutine. Called by the polling thread.
     #[inline]
     pub(crate) fn wake_itself(&self) {
         self.state.store(State::Running as u8 | WOKEN, Relaxed);
@@ -293,20 +293,20 @@ impl<H: Host> Slot<H> {
         self.traits.load(Relaxed) & HAS_POLLED_HANDLES != 0
     }
 
-    pub(crate) fn set_has_polled_handles(&self, has: bool) {
-        self.set_trait(HAS_POLLED_HANDLES, has);
+    pub(crate) fn set_has_polled_handles(&self, value: bool) {
+        self.set_trait(HAS_POLLED_HANDLES, value);
     }
 
     pub(crate) fn is_polled_to_lend(&self) -> bool {
         self.traits.load(Relaxed) & POLLED_TO_LEND != 0
     }
 
-    pub(crate) fn set_polled_to_lend(&self, is: bool) {
-        self.set_trait(POLLED_TO_LEND, is);
+    pub(crate) fn set_polled_to_lend(&self, value: bool) {
+        self.set_trait(POLLED_TO_LEND, value);
     }
 
-    fn set_trait(&self, bit: u8, set: bool) {
-        if set {
+    fn set_trait(&self, bit: u8, value: bool) {
+        if value {
             self.traits.fetch_or(bit, Relaxed);
         } else {
             self.traits.fetch_and(!bit, Relaxed);

@@ -150,10 +150,10 @@ impl<H: Host> SpawnSites<H> {
         };
         let mut first = bucket.load(Acquire);
         loop {
-            let found = self.find(first, vtable, location);
-            if found != 0 {
+            let existing = self.find(first, vtable, location);
+            if existing != 0 {
                 // Another thread was faster. The memory of this number stays unused.
-                return Some(found);
+                return Some(existing);
             }
             let site = Site {
                 vtable,
@@ -191,12 +191,13 @@ impl<H: Host> SpawnSites<H> {
         Layout::array::<Site<H>>(sites).unwrap_or_else(|_| unreachable!("less than 2 MiB"))
     }
 
-    /// The chunk is allocated on its first use. Returns `None` if there is no memory.
+    /// Returns the memory of a chunk, which is allocated on its first use. Returns `None` if there
+    /// is no memory.
     fn chunk(&self, chunk: usize) -> Option<*mut Site<H>> {
         let place = &self.chunks[chunk];
-        let there = place.load(Acquire);
-        if !there.is_null() {
-            return Some(there);
+        let existing = place.load(Acquire);
+        if !existing.is_null() {
+            return Some(existing);
         }
         let layout = Self::layout(chunk);
         // SAFETY: the layout is not empty.
@@ -209,15 +210,16 @@ impl<H: Host> SpawnSites<H> {
         // the number.
         match place.compare_exchange(null_mut(), memory, Release, Acquire) {
             Ok(_) => Some(memory),
-            Err(there) => {
+            Err(existing) => {
                 // SAFETY: the memory was just allocated with this layout, and is not published.
                 unsafe { dealloc(memory.cast(), layout) };
-                Some(there)
+                Some(existing)
             }
         }
     }
 
-    /// Called when no number is left for a position. O(pairs).
+    /// Returns the number of any pair with this type. Called when no number is left for a new pair.
+    /// O(pairs).
     #[cold]
     fn any_of_type(&self, vtable: &VTable<H>) -> Option<u16> {
         self.buckets.iter().find_map(|bucket| {

@@ -180,13 +180,13 @@ impl StateWord {
     }
 
     #[inline]
-    fn wake_releasing(&self, given: u64) -> TransitionToReady {
+    fn wake_releasing(&self, refs: u64) -> TransitionToReady {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             if seen & EXITED != 0 {
                 return TransitionToReady::Exited;
             }
-            debug_assert!(seen & REFS > given);
+            debug_assert!(seen & REFS > refs);
             let (next, wake) = if seen & OWNED != 0 {
                 (seen | NOTIFIED, TransitionToReady::Absorbed)
             } else {
@@ -194,7 +194,7 @@ impl StateWord {
             };
             match self.0.compare_exchange_weak(
                 seen,
-                next - given,
+                next - refs,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
@@ -276,7 +276,7 @@ impl StateWord {
         let mut seen = self.0.load(Ordering::Relaxed);
         loop {
             debug_assert!(seen & EXITED == 0 && seen & OWNED != 0 && seen & REFS != 0);
-            let (given, exit) = if seen & WAITER != 0 {
+            let (refs, exit) = if seen & WAITER != 0 {
                 let by_id = seen & BY_ID != 0;
                 (
                     0,
@@ -301,7 +301,7 @@ impl StateWord {
             };
             match self.0.compare_exchange_weak(
                 seen,
-                (seen | EXITED) - given,
+                (seen | EXITED) - refs,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
@@ -332,19 +332,19 @@ impl StateWord {
     /// 7: releases `count` references.
     #[inline]
     pub(crate) fn release(&self, count: u32) -> TransitionToFree {
-        let given = u64::from(count) * REF;
-        let word = self.0.fetch_sub(given, Ordering::AcqRel);
-        debug_assert!(word & REFS >= given);
-        released(word, given)
+        let refs = u64::from(count) * REF;
+        let word = self.0.fetch_sub(refs, Ordering::AcqRel);
+        debug_assert!(word & REFS >= refs);
+        released(word, refs)
     }
 
     /// 7: releases the references of the handle, which has seen the exit.
     #[inline]
     pub(crate) fn release_handle(&self) -> TransitionToFree {
-        let given = handle_refs(self.0.load(Ordering::Relaxed));
-        let word = self.0.fetch_sub(given, Ordering::AcqRel);
-        debug_assert!(word & REFS >= given && word & EXITED != 0);
-        released(word, given)
+        let refs = handle_refs(self.0.load(Ordering::Relaxed));
+        let word = self.0.fetch_sub(refs, Ordering::AcqRel);
+        debug_assert!(word & REFS >= refs && word & EXITED != 0);
+        released(word, refs)
     }
 
     /// Returns true if the references of the handle, which has seen the exit, are the only ones.
@@ -407,8 +407,8 @@ impl StateWord {
         }
     }
 
-    /// After `Done`, the reference of the handle is still to be released; after `Exited`, the
-    /// output is to be dropped as well.
+    /// Records that the handle is dropped. After `Done`, its reference is still to be released;
+    /// after `Exited`, the output is to be dropped as well.
     pub(crate) fn drop_handle(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some(word & !HANDLE)) {
             Ok(_) => HandleTransition::Done,
@@ -416,9 +416,9 @@ impl StateWord {
         }
     }
 
-    /// After `Done`, the reference of the handle is released. It was not the last one, because the
-    /// coroutine has one of its own until it has exited. After `Exited`, the caller still has the
-    /// output and the reference.
+    /// Records that the handle is dropped, and releases its reference if the coroutine has not
+    /// exited (`Done`). The reference was not the last one, because the coroutine has one of its
+    /// own until it has exited. After `Exited`, the caller still has the output and the reference.
     pub(crate) fn drop_handle_and_release(&self) -> HandleTransition {
         match self.update(|word| (word & EXITED == 0).then_some((word & !HANDLE) - REF)) {
             Ok(_) => HandleTransition::Done,
@@ -440,8 +440,8 @@ impl StateWord {
         self.0.load(Ordering::Relaxed) & WAITER != 0
     }
 
-    /// Called at the end of the domain. Returns false, and marks nothing, if the slot is not
-    /// referenced.
+    /// Sets `ORPHAN`, at the end of the domain. Returns false, and marks nothing, if the slot is
+    /// not referenced.
     pub(crate) fn mark_orphan(&self) -> bool {
         self.update(|word| (word & REFS != 0).then_some(word | ORPHAN))
             .is_ok()
@@ -477,9 +477,9 @@ fn handle_refs(word: u64) -> u64 {
     REF + ((word & BY_ID) << 1)
 }
 
-/// `word` is the word before the release.
-fn released(word: u64, given: u64) -> TransitionToFree {
-    if word & REFS != given {
+/// Returns the duty after a release of `refs` references. `word` is the word before the release.
+fn released(word: u64, refs: u64) -> TransitionToFree {
+    if word & REFS != refs {
         TransitionToFree::Alive
     } else if word & ORPHAN == 0 {
         TransitionToFree::Free

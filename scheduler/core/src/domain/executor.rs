@@ -72,9 +72,9 @@ impl<H: Host> Executor<H> {
     /// suspended poll is kept off the CPU, because the poll may hold a resource that others need.
     pub fn pick_suspended(&self, id: CoroutineId) -> Option<Picked<'_, H>> {
         // SAFETY: the calling thread has the executor, which is not `Sync`.
-        let found = unsafe { Vcpu::pick_suspended(self, id) };
+        let is_picked = unsafe { Vcpu::pick_suspended(self, id) };
         let for_a_turn = true;
-        found.then_some(Picked::Resume { id, for_a_turn })
+        is_picked.then_some(Picked::Resume { id, for_a_turn })
     }
 
     /// Spawns a coroutine that never leaves this vCPU.
@@ -151,11 +151,11 @@ impl<H: Host> Executor<H> {
         self.forward();
     }
 
-    /// Cancels each of them once. Returns true if there were any.
+    /// Cancels each coroutine that is pinned to this vCPU. Returns true if it has found any.
     fn cancel_pinned(&self) -> bool {
-        let mut found = false;
+        let mut has_found = false;
         for (id, slot) in self.pinned() {
-            found = true;
+            has_found = true;
             // SAFETY: slots live as long as the domain.
             match unsafe { slot.as_ref() }
                 .word
@@ -167,10 +167,10 @@ impl<H: Host> Executor<H> {
             }
         }
         while let Some(coroutine) = { self.lock().take_pinned() } {
-            found = true;
+            has_found = true;
             let _ = Running::new(self, coroutine).poll();
         }
-        found
+        has_found
     }
 }
 

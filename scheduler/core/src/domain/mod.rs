@@ -82,8 +82,8 @@ impl<H: Host> Domain<H> {
         shared.active.fetch_add(1, SeqCst);
         fence(SeqCst);
         // Passes on coroutines that arrived at a retired vCPU while no other vCPU was in service.
-        for left in shared.vcpus().filter(|vcpu| vcpu.is_retired_now()) {
-            left.forward();
+        for retired in shared.vcpus().filter(|vcpu| vcpu.is_retired_now()) {
+            retired.forward();
         }
         Ok(Executor {
             vcpu,

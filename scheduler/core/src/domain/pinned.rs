@@ -1,5 +1,5 @@
-//! Finds and ends the coroutines that are pinned to a vCPU. The functions are for hosts that poll
-//! pinned coroutines on a thread other than the one that serves the vCPU.
+//! Finds and ends the coroutines that are pinned to a vCPU. The public functions are for hosts that
+//! poll pinned coroutines on a thread other than the one that serves the vCPU.
 
 use core::ptr::{self, NonNull};
 
@@ -10,7 +10,7 @@ use crate::coroutine::Slot;
 use crate::vcpu::Vcpu;
 
 impl<H: Host> Vcpu<H> {
-    /// O(coroutines of the domain).
+    /// Iterates over the coroutines that are pinned here. O(coroutines of the domain).
     pub(crate) fn pinned(&self) -> impl Iterator<Item = (CoroutineId, NonNull<Slot<H>>)> {
         let shared = self.shared();
         shared.table.slots().filter_map(move |(index, slot)| {

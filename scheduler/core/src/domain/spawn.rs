@@ -113,7 +113,7 @@ impl<H: Host> Shared<H> {
         Ok(handle)
     }
 
-    /// Only the calling thread may still serve a vCPU.
+    /// Ends all coroutines of the domain. Only the calling thread may still serve a vCPU.
     pub(super) fn shut_down(&self) {
         self.closed.store(true, SeqCst);
         for rounds in 0.. {

@@ -170,9 +170,9 @@ impl<T, H: Host> JoinHandle<T, H> {
             block.take_output(block.vcpu().spawn_sites(), result.as_mut_ptr().cast());
             result.assume_init()
         };
-        let taken = self.slot.as_ptr().map_addr(|address| address | TAKEN);
+        let tagged = self.slot.as_ptr().map_addr(|address| address | TAKEN);
         // SAFETY: a tagged address is not null.
-        self.slot = unsafe { NonNull::new_unchecked(taken) };
+        self.slot = unsafe { NonNull::new_unchecked(tagged) };
         Some(result)
     }
 }
@@ -283,12 +283,12 @@ unsafe fn lend_from<H: Host>(
         // SAFETY: the coroutine is being polled, hence alive.
         let from = unsafe { from.as_ref() };
         from.set_lends();
-        let own = from.level().get();
+        let own_level = from.level().get();
         // The waiter was published before this load; see `StateWord::set_waiter`.
         // SAFETY: the caller holds a reference, so the slot is alive.
-        let is_less_urgent = || own < unsafe { slot.as_ref() }.base.load(SeqCst);
+        let is_less_urgent = || own_level < unsafe { slot.as_ref() }.base.load(SeqCst);
         if !by_id || from.is_polled_to_lend() {
-            level = own;
+            level = own_level;
         } else if is_less_urgent() {
             from.set_has_polled_handles(true);
         }
@@ -341,7 +341,8 @@ impl<T, H: Host> Drop for JoinHandle<T, H> {
     }
 }
 
-/// Separate, and not inlined, because the destructor is inlined wherever a handle may be dropped.
+/// Drops a handle. Separate, and not inlined, because the destructor is inlined wherever a handle
+/// may be dropped.
 ///
 /// # Safety
 /// `handle` is the field `slot` of a [`JoinHandle`], and the caller gives up the reference of that
@@ -395,7 +396,8 @@ unsafe fn drop_with_output<H: Host>(slot: NonNull<Slot<H>>) {
 }
 
 /// Publishes the waiter of a coroutine. `waiting` is the coroutine of the domain that is polling
-/// the handle, if any. If the waker is its own, its id is published, else a copy of the waker.
+/// the handle, if any. If the waker is that of `waiting`, its id is published, else a copy of the
+/// waker.
 fn register<H: Host>(
     block: &Slot<H>,
     new: &Waker,
@@ -413,8 +415,8 @@ fn register<H: Host>(
                 HandleTransition::Done
             };
         }
-        let (taken, waiter) = take_back_waiter(block);
-        if taken == HandleTransition::Exited {
+        let (transition, waiter) = take_back_waiter(block);
+        if transition == HandleTransition::Exited {
             return HandleTransition::Exited;
         }
         drop(waiter);
@@ -434,10 +436,10 @@ fn register<H: Host>(
 fn take_back_waiter<H: Host>(block: &Slot<H>) -> (HandleTransition, Option<BoxedWaker>) {
     let word = &block.word;
     let by_id = word.has_waiter_by_id();
-    let taken = word.clear_waiter();
-    let is_box = taken == HandleTransition::Done && !by_id;
+    let transition = word.clear_waiter();
+    let is_box = transition == HandleTransition::Done && !by_id;
     // SAFETY: the field holds a box, which is the handle's again.
-    (taken, is_box.then(|| unsafe { take_waiter(block) }))
+    (transition, is_box.then(|| unsafe { take_waiter(block) }))
 }
 
 /// # Safety

@@ -146,18 +146,18 @@ impl<'a, H: Host> Running<'a, H> {
             unsafe { vcpu.report_watched_poll(coroutine, began) };
         }
         vcpu.stop();
-        let mut again = Step::Yielded;
+        let mut ready_step = Step::Yielded;
         let is_ready = block.has_woken_itself() || block.kind() == Kind::Switching || {
             // Set before the coroutine is given away.
             block.set_state(State::Blocked);
             if vcpu.shared().host.is_tracing() && !block.word.will_run_again() {
                 vcpu.trace(coroutine, Step::Blocked);
-                again = Step::Ready;
+                ready_step = Step::Ready;
             }
             block.word.end_poll() == TransitionToBlocked::Again
         };
         if is_ready {
-            vcpu.trace(coroutine, again);
+            vcpu.trace(coroutine, ready_step);
             Polled::Yielded(Yielded {
                 coroutine,
                 vcpu,

@@ -36,7 +36,7 @@ pub use crate::base::events::WaitingWork;
 pub use policy::{Decision, LookCosts, Policy, Snapshot};
 pub use rule::{Rule, RunTime};
 
-/// Preemption takes at most 1/`SHARE` of a vCPU's time.
+/// Reciprocal of the largest share of a vCPU's time that preemption takes.
 pub const SHARE: u64 = 10;
 /// Longest time in nanoseconds that a suspended poll is kept off the CPU while other work may
 /// depend on it, if no other poll is suspended. Several suspended polls take their turns one after
@@ -44,8 +44,8 @@ pub const SHARE: u64 = 10;
 pub const MAX_SUSPENSION: u64 = 2_000_000;
 /// Length of a suspended poll's turn in nanoseconds.
 pub const TURN_LENGTH: u64 = MAX_SUSPENSION / SHARE;
-/// Time in nanoseconds between turns while no visible work depends on a suspended poll; also the
-/// length of the watcher's rest after a stale look.
+/// Time in nanoseconds between turns while no work is known to depend on a suspended poll; also the
+/// length of the *rest* in which the watcher ignores newly ready work after a stale look.
 pub const REST_LENGTH: u64 = SHARE * MAX_SUSPENSION;
 /// Capacity of the budget in nanoseconds. A burst of suspensions takes no longer than a suspended
 /// poll may be kept off the CPU.

@@ -1,4 +1,4 @@
-//! What the watcher of a vCPU decides when it looks at the running poll.
+//! The decisions of a vCPU's watcher when it looks at the running poll.
 
 use super::{BURST, MAX_SUSPENSION, RESERVE, REST_LENGTH, Rule, RunTime, SHARE, TURN_LENGTH};
 use crate::base::events::WaitingWork;
@@ -76,7 +76,8 @@ pub enum Decision {
 pub struct Policy {
     looks: LookCosts,
     budget: TokenBucket,
-    turned_at: u64,
+    /// Time at which the last turn began.
+    last_turn_at: u64,
     /// Number of the poll for which the timer of the next look is set, and the time of that look.
     awaited: Option<(u64, u64)>,
     /// End of the watcher's rest after a stale look; 0 if it does not rest.
@@ -90,7 +91,7 @@ impl Policy {
         Policy {
             looks,
             budget: TokenBucket::new(SHARE, BURST, now),
-            turned_at: now,
+            last_turn_at: now,
             awaited: None,
             rests_until: 0,
         }
@@ -112,10 +113,10 @@ impl Policy {
             self.awaited = None;
             return Decision::Rest;
         }
-        let here = snapshot.waiting_work();
-        let waits = match here {
+        let waiting_here = snapshot.waiting_work();
+        let waits = match waiting_here {
             WaitingWork::Nothing if snapshot.idle_vcpu_could_run => WaitingWork::Equal,
-            _ => here,
+            _ => waiting_here,
         };
         let price = match waits {
             WaitingWork::Urgent => rule.cost,
@@ -126,7 +127,7 @@ impl Policy {
             left.max(turn).max(self.budget.wait(price, now))
         });
         if left == Some(0) {
-            return Decision::Suspend(match here {
+            return Decision::Suspend(match waiting_here {
                 // The poll makes room for an instant, in which an idle vCPU fetches the arrival.
                 WaitingWork::Nothing => QueueEnd::Head,
                 WaitingWork::Urgent => rule.queue_end(ran),
@@ -142,11 +143,11 @@ impl Policy {
         // the poll has lost to other threads, the longer it needs until it has used the time that
         // is left to it.
         let lost = ran.elapsed.saturating_sub(ran.total);
-        let least = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
+        let min_wait = (lost / 4).min(TURN_LENGTH).max(self.looks.timer);
         // On a busy machine, the measured cost of a timer may exceed `MAX_SUSPENSION`.
         let left = left
             .unwrap_or(MAX_SUSPENSION)
-            .max(least)
+            .max(min_wait)
             .min(MAX_SUSPENSION);
         let is_young = !snapshot.was_suspended && ran.total < rule.quantum;
         // The poll for which the timer is set has ended, and the timer has not expired yet.
@@ -236,13 +237,13 @@ impl Policy {
     /// Returns the minimum time for which a poll must have been suspended to get a turn now, or
     /// `None` if no turn is due.
     #[must_use]
-    pub fn min_suspension_for_turn(&self, depended_on: bool, now: u64) -> Option<u64> {
-        let apart = if depended_on {
+    pub fn min_suspension_for_turn(&self, others_may_depend: bool, now: u64) -> Option<u64> {
+        let interval = if others_may_depend {
             MAX_SUSPENSION
         } else {
             REST_LENGTH
         };
-        (now.saturating_sub(self.turned_at) >= apart).then_some(apart / 2)
+        (now.saturating_sub(self.last_turn_at) >= interval).then_some(interval / 2)
     }
 
     /// Returns the time until the next turn is due if other work depends on it. The watcher looks
@@ -250,7 +251,7 @@ impl Policy {
     #[must_use]
     pub fn next_turn_in(&self, now: u64) -> u64 {
         let due = self
-            .turned_at
+            .last_turn_at
             .saturating_add(MAX_SUSPENSION)
             .saturating_sub(now);
         if due == 0 { MAX_SUSPENSION } else { due }
@@ -258,7 +259,7 @@ impl Policy {
 
     /// Records that a suspended poll gets its turn.
     pub fn record_turn(&mut self, now: u64) {
-        self.turned_at = now;
+        self.last_turn_at = now;
     }
 }
 
@@ -306,7 +307,7 @@ mod tests {
 
     const URGENT: u64 = 1 << 10;
     const EQUAL: u64 = 1 << 20;
-    const LESS: u64 = 1 << 30;
+    const LESS_URGENT: u64 = 1 << 30;
 
     #[test]
     fn a_poll_is_suspended_for_urgent_work_and_resumes_first_until_it_has_used_its_quantum() {
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn less_urgent_work_interrupts_only_where_another_vcpu_idles() {
         let mut policy = Policy::new(LOOKS, 0);
-        let mut less = snapshot(200_000, LESS);
+        let mut less = snapshot(200_000, LESS_URGENT);
         assert_eq!(
             decide(&mut policy, &less, false),
             later(MAX_SUSPENSION, true)
@@ -389,7 +390,7 @@ mod tests {
         let mut policy = Policy::new(LOOKS, 0);
         let mut asleep =
             |ran, waiting| policy.decide(&RULE, &snapshot(ran, waiting), true, || true, 0);
-        assert_eq!(asleep(RULE.cost, LESS), Decision::SetAside);
+        assert_eq!(asleep(RULE.cost, LESS_URGENT), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, EQUAL), Decision::SetAside);
         assert_eq!(asleep(RULE.cost, 0), Decision::Rest);
         // Whether the thread sleeps is tested only after the poll has lasted as long as a

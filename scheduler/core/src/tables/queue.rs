@@ -39,7 +39,7 @@ impl<H: Host> List<H> {
         self.head.is_null()
     }
 
-    /// The element is alive and in no list.
+    /// Adds an element at the head. The element is alive and in no list.
     fn prepend(&mut self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the element is alive, by contract.
         let block = unsafe { coroutine.as_ref() };
@@ -55,6 +55,7 @@ impl<H: Host> List<H> {
         self.head = coroutine.as_ptr();
     }
 
+    /// Returns the tail if `newest` is true, else the head.
     #[inline]
     fn end(&self, newest: bool) -> Option<NonNull<Slot<H>>> {
         NonNull::new(if newest { self.tail } else { self.head })
@@ -66,6 +67,7 @@ impl<H: Host> List<H> {
 struct Lists<H: Host> {
     movable: List<H>,
     pinned: List<H>,
+    /// Suspended coroutines that resume first.
     first: List<H>,
     suspended: List<H>,
 }
@@ -110,7 +112,7 @@ impl<H: Host> Lists<H> {
 pub(crate) struct Lengths {
     levels: [Statistic; LEVELS],
     suspended: Statistic,
-    /// A coroutine is *expired* if it was suspended after it had used its quantum.
+    /// Numbers of *expired* coroutines, which were suspended after they had used their quantum.
     expired: [Statistic; LEVELS],
 }
 
@@ -123,7 +125,7 @@ impl Lengths {
         })
     }
 
-    /// Suspended coroutines are included.
+    /// Returns the number of coroutines that are queued at a level, suspended ones included.
     pub(crate) fn len(&self, level: Level) -> usize {
         self.levels[level.index()].load(Relaxed) as usize
     }
@@ -139,15 +141,17 @@ impl Lengths {
     }
 }
 
-/// Fields that most operations use lie close together.
+/// The ready queues of a vCPU. Fields that most operations use lie close together.
 #[repr(C)]
 pub(crate) struct ReadyQueues<H: Host> {
+    /// Levels that have an element in any list.
     ready: u64,
     /// Levels that have an element in the list `movable`.
     movable: u64,
+    /// Last stamp given by [`ReadyQueues::push`].
     stamp: u64,
     /// Stamp at which a suspended coroutine was last served before a fresh one.
-    turned: u64,
+    turn_stamp: u64,
     lengths: Arc<Lengths>,
     /// Number of coroutines of each level that may not move.
     fixed: [u32; LEVELS],
@@ -168,7 +172,7 @@ impl<H: Host> ReadyQueues<H> {
                 }
             }; LEVELS],
             stamp: 0,
-            turned: 0,
+            turn_stamp: 0,
             lengths,
             fixed: [0; LEVELS],
         }
@@ -196,8 +200,8 @@ impl<H: Host> ReadyQueues<H> {
     /// change while it is queued.
     #[inline]
     fn list<const JOINS: bool>(&mut self, level: Level, block: &Slot<H>) -> (&mut List<H>, bool) {
-        let one = if JOINS { 1 } else { u64::MAX };
-        add(&self.lengths.levels[level.index()], one);
+        let increment = if JOINS { 1 } else { u64::MAX };
+        add(&self.lengths.levels[level.index()], increment);
         if JOINS {
             self.ready |= level.bit();
         }
@@ -209,20 +213,21 @@ impl<H: Host> ReadyQueues<H> {
             return (&mut lists.movable, false);
         }
         let fixed = &mut self.fixed[level.index()];
-        *fixed = fixed.wrapping_add(one as u32);
+        *fixed = fixed.wrapping_add(increment as u32);
         if !block.is_suspended() {
             return (&mut lists.pinned, false);
         }
-        add(&self.lengths.suspended, one);
+        add(&self.lengths.suspended, increment);
         if block.goes_first() {
             (&mut lists.first, true)
         } else {
-            add(&self.lengths.expired[level.index()], one);
+            add(&self.lengths.expired[level.index()], increment);
             (&mut lists.suspended, false)
         }
     }
 
-    /// Called after one of the lists of the level has become empty.
+    /// Clears the bits of a level whose lists are empty. Called after one of the lists has become
+    /// empty.
     fn clear_bits(&mut self, level: Level) {
         let lists = &self.levels[level.index()];
         if lists.movable.is_empty() {
@@ -305,6 +310,8 @@ impl<H: Host> ReadyQueues<H> {
         level
     }
 
+    /// Takes a coroutine out of its queue.
+    ///
     /// # Safety
     /// The coroutine is in these queues, whose lock the caller holds.
     #[inline]
@@ -331,6 +338,8 @@ impl<H: Host> ReadyQueues<H> {
         }
     }
 
+    /// Moves a queued coroutine to the tail of its present level.
+    ///
     /// # Safety
     /// Same as [`ReadyQueues::unlink`].
     pub(crate) unsafe fn relink(&mut self, coroutine: NonNull<Slot<H>>) {
@@ -364,10 +373,10 @@ impl<H: Host> ReadyQueues<H> {
             chosen = Some(pinned);
         }
         if !(lists.suspended.is_empty() && lists.first.is_empty()) {
-            let may_turn = self.stamp >= self.turned.saturating_add(suspended_delay);
+            let may_turn = self.stamp >= self.turn_stamp.saturating_add(suspended_delay);
             let (next, was_overdue) = lists.choose(chosen, newest, suspended_delay, may_turn)?;
             if was_overdue {
-                self.turned = self.stamp;
+                self.turn_stamp = self.stamp;
             }
             chosen = Some(next);
         }

@@ -22,12 +22,13 @@ use crate::tables::table::Table;
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 2 } else { 64 };
 const HALF: usize = CAPACITY / 2;
 
-/// Used only by the thread that serves the vCPU, in a critical section.
+/// The free slots that a vCPU keeps. Used only by the thread that serves the vCPU, in a critical
+/// section.
 pub(crate) struct SlotCache<H: Host>(UnsafeCell<Stack<H>>);
 
 struct Stack<H: Host> {
     len: usize,
-    /// The first `len` are `Some`.
+    /// The first `len` entries are `Some`.
     slots: [Option<NonNull<Slot<H>>>; CAPACITY],
 }
 
@@ -39,8 +40,8 @@ impl<H: Host> SlotCache<H> {
         }))
     }
 
-    /// If the cache is empty, the slot comes from the table. Returns `None` if the table is full,
-    /// or memory has run out.
+    /// Takes a free slot, from the table if the cache is empty. Returns `None` if the table is
+    /// full, or memory has run out.
     ///
     /// # Safety
     /// The caller serves the vCPU, in a critical section, or is the only thread that can reach the
@@ -91,9 +92,9 @@ impl<H: Host> SlotCache<H> {
 impl<H: Host> Stack<H> {
     #[cold]
     fn refill(&mut self, table: &Table<H>) -> Option<NonNull<Slot<H>>> {
-        let taken = table.take_some(&mut self.slots[..HALF]);
-        self.len = taken.saturating_sub(1);
-        match taken {
+        let count = table.take_some(&mut self.slots[..HALF]);
+        self.len = count.saturating_sub(1);
+        match count {
             0 => table.take_fresh(),
             _ => self.slots[self.len],
         }
@@ -124,7 +125,7 @@ mod tests {
         let caches = [SlotCache::new(), SlotCache::new()];
         let mut tenants = Vec::new();
         let mut random = 1u64;
-        let mut most = 0;
+        let mut max_tenants = 0;
         for step in 0..steps {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
@@ -132,19 +133,19 @@ mod tests {
             let dice = (random >> 33) as usize;
             // Spawns dominate for 500 steps, then exits do; the cache alternates every 250 steps.
             let grows = step % 1_000 < 500;
-            let at = &caches[(step / 250) % 2];
+            let cache = &caches[(step / 250) % 2];
             if tenants.is_empty() || dice.is_multiple_of(4) != grows {
                 // SAFETY: no other thread can reach the caches.
-                let slot = unsafe { at.take(&table) }.unwrap();
+                let slot = unsafe { cache.take(&table) }.unwrap();
                 // SAFETY: slots live as long as the table.
                 unsafe { slot.as_ref() }.word.init(false, true);
                 tenants.push(slot);
-                most = most.max(tenants.len());
+                max_tenants = max_tenants.max(tenants.len());
             } else {
                 let slot = tenants.swap_remove(dice % tenants.len());
                 // SAFETY: no other thread can reach the caches, and the slot has no tenant any
                 // more.
-                unsafe { at.give(&table, slot) };
+                unsafe { cache.give(&table, slot) };
             }
         }
         assert_eq!(tenants.iter().collect::<BTreeSet<_>>().len(), tenants.len());
@@ -155,7 +156,7 @@ mod tests {
                 .map(|cache| unsafe { cache.len() })
                 .sum::<usize>();
         assert_eq!(free + tenants.len(), table.slots().count());
-        assert!(table.slots().count() <= most + 2 * CAPACITY);
+        assert!(table.slots().count() <= max_tenants + 2 * CAPACITY);
     }
 
     #[test]

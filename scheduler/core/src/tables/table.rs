@@ -29,6 +29,7 @@ use crate::base::id::CoroutineId;
 use crate::coroutine::Slot;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+/// Number of chunks: enough for almost 2²⁴ pages; one in a model, which has one page.
 const CHUNKS: usize = if cfg!(loom) { 1 } else { 24 };
 
 type Page<H> = AtomicPtr<Slot<H>>;
@@ -77,7 +78,8 @@ impl<H: Host> Table<H> {
         self.find(index).map(|slot| unsafe { slot.as_ref() })
     }
 
-    /// Like [`slot`](Table::slot), but returns a pointer that [`index`](Table::index) accepts.
+    /// Finds a slot like [`slot`](Table::slot), but returns a pointer that [`index`](Table::index)
+    /// accepts.
     pub(crate) fn find(&self, index: u32) -> Option<NonNull<Slot<H>>> {
         if index.is_multiple_of(Self::PER_PAGE)
             || u64::from(index) >= self.used.load(Ordering::Acquire)
@@ -137,7 +139,8 @@ impl<H: Host> Table<H> {
         number * Self::PER_PAGE + within as u32
     }
 
-    /// Returns `None` if the table is full, or memory has run out.
+    /// Takes a free slot, or one that has never been used. Returns `None` if the table is full, or
+    /// memory has run out.
     pub(crate) fn take(&self) -> Option<NonNull<Slot<H>>> {
         let mut one = [None];
         match self.take_some(&mut one) {
@@ -151,15 +154,15 @@ impl<H: Host> Table<H> {
     pub(crate) fn take_some(&self, to: &mut [Option<NonNull<Slot<H>>>]) -> usize {
         let mut head = self.free.load(Ordering::Acquire);
         while head as u32 != 0 {
-            let (mut next, mut taken) = (head as u32, 0);
+            let (mut next, mut count) = (head as u32, 0);
             // If another thread takes one of these slots meanwhile, `next` is meaningless, and the
             // exchange fails.
-            while taken < to.len()
+            while count < to.len()
                 && next != 0
                 && let Some(place) = self.slot_ptr(next)
             {
-                to[taken] = Some(place);
-                taken += 1;
+                to[count] = Some(place);
+                count += 1;
                 // SAFETY: slots live as long as the table.
                 next = unsafe { place.as_ref() }.next_free();
             }
@@ -169,13 +172,15 @@ impl<H: Host> Table<H> {
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return taken,
+                Ok(_) => return count,
                 Err(now) => head = now,
             }
         }
         0
     }
 
+    /// Takes a slot that has never been used. Returns `None` if the table is full, or memory has
+    /// run out.
     #[cold]
     pub(crate) fn take_fresh(&self) -> Option<NonNull<Slot<H>>> {
         loop {
@@ -202,7 +207,7 @@ impl<H: Host> Table<H> {
         }
     }
 
-    /// Returns false if there is no memory.
+    /// Allocates the pages for this many slots. Returns false if there is no memory.
     pub(crate) fn reserve(&self, slots: usize) -> bool {
         // The first slot of each page is its header.
         let pages = slots.div_ceil(Self::PER_PAGE as usize - 1);
@@ -226,12 +231,14 @@ impl<H: Host> Table<H> {
         layout.ok()
     }
 
+    /// Layout of a page that is allocated separately.
     const LAYOUT: Layout = match Layout::from_size_align(Self::PAGE, Self::PAGE) {
         Ok(layout) => layout,
         Err(_) => unreachable!(),
     };
 
-    /// Returns false if there is no memory, or the table is full.
+    /// Allocates a page, and its chunk if needed. Returns false if there is no memory, or the table
+    /// is full.
     #[cold]
     fn grow(&self, page: u32) -> bool {
         let (chunk, within) = Self::split(page);
@@ -290,8 +297,8 @@ impl<H: Host> Table<H> {
         retired
     }
 
-    /// The slots are retired. The last of them becomes the head of the free list. All elements are
-    /// `Some`, and there is at least one.
+    /// Puts slots into the free list. The slots are retired. The last of them becomes the head of
+    /// the free list. All elements are `Some`, and there is at least one.
     pub(crate) fn give_some(&self, slots: &[Option<NonNull<Slot<H>>>]) {
         let mut slots = slots.iter().flatten();
         let Some(&last) = slots.next() else {
@@ -350,13 +357,13 @@ fn put<H: Host, T>(
     if memory.is_null() {
         return null_mut();
     }
-    let made = make(memory);
-    match place.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => made,
-        Err(there) => {
+    let pointer = make(memory);
+    match place.compare_exchange(null_mut(), pointer, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => pointer,
+        Err(existing) => {
             // SAFETY: the memory was just allocated with this layout, and is not published.
             unsafe { deallocate::<H>(memory, layout) };
-            there
+            existing
         }
     }
 }
@@ -398,7 +405,7 @@ impl<H: Host> Drop for Table<H> {
     }
 }
 
-/// The control block of the coroutine must be alive.
+/// Returns the id of a coroutine, whose control block must be alive.
 pub(crate) fn id_of<H: Host>(coroutine: NonNull<Slot<H>>) -> CoroutineId {
     // SAFETY: the caller passes a pointer to a living control block.
     let block = unsafe { coroutine.as_ref() };
@@ -430,6 +437,7 @@ pub(crate) mod tests {
         assert_eq!(unsafe { first.as_ref() }.word.live_generation(), None);
     }
 
+    /// A host with pages of 8192 bytes, so that memory is lazy.
     pub(crate) struct Roomy;
 
     // SAFETY: no thread serves a vCPU of this host.

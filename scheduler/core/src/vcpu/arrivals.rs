@@ -20,10 +20,11 @@ impl<H: Host> Vcpu<H> {
         arriving != 0 && arriving.trailing_zeros() < u32::from(self.published.running.load(Relaxed))
     }
 
-    /// Called after the push. A bit that is already set need not be set again: the bit is cleared
-    /// before each take of the inbox, and the take finds all earlier pushes. If the take had ended
-    /// before this push, the push would have read the head that the take stored, so this function
-    /// would see the bit cleared.
+    /// Records that coroutines of these levels have been pushed into the inbox. Called after the
+    /// push. A bit that is already set need not be set again: the bit is cleared before each take
+    /// of the inbox, and the take finds all earlier pushes. If the take had ended before this push,
+    /// the push would have read the head that the take stored, so this function would see the bit
+    /// cleared.
     pub(super) fn announce_arrival(&self, levels: u64) {
         if self.mail.arriving.load(Relaxed) & levels == 0 {
             self.mail.arriving.fetch_or(levels, SeqCst);
@@ -104,16 +105,19 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
+    /// Pushes the coroutine into the inbox of this vCPU, and ends the wait of the vCPU if it is
+    /// parked.
+    ///
     /// # Safety
     /// Same as [`Vcpu::admit`].
     pub(crate) unsafe fn deliver(&self, coroutine: NonNull<Slot<H>>) {
         // SAFETY: the coroutine is owned, hence alive; its block is read before the push gives the
         // coroutine away.
-        let (level, pinned, now) = unsafe {
+        let (level, pinned, since) = unsafe {
             let block = coroutine.as_ref();
             block.move_to(self);
-            let now = block.ready_at.load(Relaxed);
-            (block.level(), block.is_pinned(), now)
+            let since = block.ready_at.load(Relaxed);
+            (block.level(), block.is_pinned(), since)
         };
         // SAFETY: the coroutine is owned and in no other list; it is valid until it is taken.
         unsafe { self.mail.inbox.push(coroutine) };
@@ -130,7 +134,7 @@ impl<H: Host> Vcpu<H> {
         if self.mail.arrival_notice.load(Relaxed) {
             self.notify_arrival();
         }
-        if !pinned && self.shared().idle.load(Relaxed) != 0 && self.should_announce(level, now) {
+        if !pinned && self.shared().idle.load(Relaxed) != 0 && self.should_announce(level, since) {
             self.shared().notify_idle(self);
         }
     }

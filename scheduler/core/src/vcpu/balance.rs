@@ -14,16 +14,16 @@ impl<H: Host> Vcpu<H> {
     /// ready here.
     ///
     /// A thief that finds the work gone tries again. The loop ends, because every retry means that
-    /// another vCPU took a coroutine, or that a coroutine in an inbox turned out to be pinned,
-    /// which is now published.
+    /// another vCPU took a coroutine, or that a coroutine in an inbox turned out to be pinned and
+    /// is no longer published as movable.
     #[inline(never)]
     pub(super) fn look_elsewhere<'a>(&'a self, mut locked: Locked<'a, H>) -> Locked<'a, H> {
         loop {
-            let mine = locked.queues().ready();
+            let ready = locked.queues().ready();
             // All levels more urgent than the most urgent ready level here; all levels if none is
             // ready.
-            let wanted = (mine & mine.wrapping_neg()).wrapping_sub(1);
-            let victim = match mine {
+            let wanted = (ready & ready.wrapping_neg()).wrapping_sub(1);
+            let victim = match ready {
                 // An idle vCPU steals only if it may help. Then it takes the most urgent work, not
                 // only the work because of which it may help.
                 0 if !self.may_help(locked.now()) => None,
@@ -35,9 +35,9 @@ impl<H: Host> Vcpu<H> {
             };
             locked.publish();
             drop(locked);
-            let taken = self.steal(victim, wanted, mine == 0);
+            let has_stolen = self.steal(victim, wanted, ready == 0);
             locked = self.lock();
-            if taken || self.shared().active.load(Relaxed) < 2 {
+            if has_stolen || self.shared().active.load(Relaxed) < 2 {
                 return locked;
             }
         }

@@ -53,7 +53,8 @@ impl<H: Host> Vcpu<H> {
         Level::new(self.published.running.load(Relaxed)).ok()
     }
 
-    /// Other threads read the level with every wake, so it is written only when it changes.
+    /// Publishes the level of the poll under way. Other threads read the level with every wake, so
+    /// it is written only when it changes.
     #[inline]
     pub(super) fn set_running(&self, level: u8) {
         if self.published.running.load(Relaxed) != level {
@@ -81,7 +82,7 @@ impl<H: Host> Vcpu<H> {
         Some(CoroutineId::new(Table::index(slot), generation))
     }
 
-    /// True if the calling thread is polling the coroutine in this slot.
+    /// Returns true if the calling thread is polling the coroutine in this slot.
     #[inline]
     pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
@@ -92,13 +93,14 @@ impl<H: Host> Vcpu<H> {
                 .is_some_and(|here| core::ptr::eq(here.0.as_ptr().cast(), self))
     }
 
-    /// Called only by the thread that polls, or while that thread is stopped.
+    /// Returns the coroutine that is being polled here. Called only by the thread that polls, or
+    /// while that thread is stopped.
     pub(crate) fn current(&self) -> Option<NonNull<Slot<H>>> {
         NonNull::new(self.current.load(Relaxed))
     }
 
-    /// `resumed` is `None` if a new poll begins, and `Some(for_a_turn)` if a suspended poll
-    /// continues.
+    /// Makes a coroutine the current one. `resumed` is `None` if a new poll begins, and
+    /// `Some(for_a_turn)` if a suspended poll continues.
     ///
     /// # Safety
     /// The caller took the coroutine out of a queue.

@@ -17,11 +17,14 @@ use crate::base::token_bucket::TokenBucket;
 /// middle of a poll would take hours to pay off the time.
 const MAX_CHARGE: u64 = 100;
 
+/// The time that the levels of the floor may use before more urgent levels.
 pub(super) struct FloorBudget {
+    /// Bits of the levels of the floor.
     levels: u64,
     quantum: u64,
     tokens: TokenBucket,
-    charged: bool,
+    /// True if the poll under way is to be charged.
+    is_charged: bool,
 }
 
 impl FloorBudget {
@@ -33,7 +36,7 @@ impl FloorBudget {
             levels: !floor.from.more_urgent_bits(),
             quantum,
             tokens: TokenBucket::with_rate(rate, 2 * quantum, 0),
-            charged: false,
+            is_charged: false,
         }
     }
 
@@ -46,12 +49,14 @@ impl FloorBudget {
         level
     }
 
+    /// Decides whether the poll of `level` that begins at tick `now` is to be charged.
     pub(super) fn begin(&mut self, level: u8, now: u64) {
-        self.charged = self.levels & (1 << level) != 0 && self.tokens.holds(1, now);
+        self.is_charged = self.levels & (1 << level) != 0 && self.tokens.holds(1, now);
     }
 
+    /// Charges the poll that has just ended, if it is to be charged, with its length in ticks.
     pub(super) fn charge(&mut self, ticks: u64, now: u64) {
-        if core::mem::take(&mut self.charged) {
+        if core::mem::take(&mut self.is_charged) {
             let price = ticks.min(MAX_CHARGE * self.quantum);
             self.tokens.charge(price, now);
         }
@@ -89,9 +94,14 @@ mod tests {
     #[test]
     fn the_floor_gets_its_share_and_a_quantum_at_the_beginning() {
         for percent in [1, 10, 50, 99] {
-            let got = 10 * polls(&mut budget(percent), 1_000_000);
+            // A full bucket of two quanta is served until it holds less than one. So the floor gets
+            // a quantum more than its share, with a margin of two polls of 10 ticks.
+            let floor_ticks = 10 * polls(&mut budget(percent), 1_000_000);
             let share = 10_000 * u64::from(percent);
-            assert!((share..=share + 120).contains(&got), "{percent} %: {got}");
+            assert!(
+                (share..=share + 120).contains(&floor_ticks),
+                "{percent} %: {floor_ticks} ticks"
+            );
         }
     }
 

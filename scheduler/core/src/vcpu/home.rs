@@ -20,14 +20,14 @@ impl<H: Host> Slot<H> {
         ptr::eq(self.vcpu.load(Acquire).cast(), vcpu)
     }
 
-    /// The caller holds the lock of the vCPU, in whose queue the coroutine is.
+    /// Stores the vCPU in whose queue the coroutine is put. The caller holds the lock of that vCPU.
     #[inline]
     pub(super) fn set_vcpu(&self, vcpu: &Vcpu<H>) {
         self.vcpu
             .store(ptr::from_ref(vcpu).cast_mut().cast(), Relaxed);
     }
 
-    /// The caller owns the coroutine, which is in no queue.
+    /// Stores a new vCPU. The caller owns the coroutine, which is in no queue.
     pub(crate) fn move_to(&self, vcpu: &Vcpu<H>) {
         // Release, because `settle`, under the lock of the new vCPU, must not see the coroutine
         // still queued on the old vCPU.

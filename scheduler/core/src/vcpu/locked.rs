@@ -30,7 +30,7 @@ impl<H: Host> Vcpu<H> {
     fn charge_shares(&self, elapsed: u64, levels: &[u8]) -> u64 {
         let count = levels.len() as u64;
         // In most cases the batch is full, and the divisor is a constant.
-        let each = if levels.len() == COARSE_POLLS as usize {
+        let share = if levels.len() == COARSE_POLLS as usize {
             elapsed / u64::from(COARSE_POLLS)
         } else {
             elapsed / count
@@ -38,13 +38,13 @@ impl<H: Host> Vcpu<H> {
         let first = levels[0];
         if levels.iter().all(|&level| level == first) {
             self.counters
-                .record_run(Level::from_stored(first), each * count);
+                .record_run(Level::from_stored(first), share * count);
         } else {
             for &level in levels {
-                self.counters.record_run(Level::from_stored(level), each);
+                self.counters.record_run(Level::from_stored(level), share);
             }
         }
-        each
+        share
     }
 }
 
@@ -58,7 +58,8 @@ impl<'a, H: Host> Locked<'a, H> {
         &mut self.guarded().queues
     }
 
-    /// Writes only words that have changed, because other vCPUs read them at each pick.
+    /// Publishes the bitmaps of the queues. Writes only words that have changed, because other
+    /// vCPUs read them at each pick.
     pub(crate) fn publish(&mut self) {
         let vcpu = self.vcpu;
         let queues = self.queues();
@@ -78,7 +79,7 @@ impl<'a, H: Host> Locked<'a, H> {
         self.guarded().now
     }
 
-    /// While polls are short, the clock is read only after every fourth poll.
+    /// Reads the clock; while polls are short, only after every fourth poll.
     #[inline]
     pub(super) fn read_clock(&mut self) {
         let guarded = self.guarded();
@@ -98,18 +99,18 @@ impl<'a, H: Host> Locked<'a, H> {
         }
         let elapsed = now.saturating_sub(guarded.now);
         if guarded.polls != 0 {
-            let mut each = elapsed;
+            let mut share = elapsed;
             if guarded.polls == 1 {
                 vcpu.counters
-                    .record_run(Level::from_stored(guarded.batch[0]), each);
+                    .record_run(Level::from_stored(guarded.batch[0]), share);
                 if let Some(floor) = &mut guarded.floor {
-                    floor.charge(each, now);
+                    floor.charge(share, now);
                 }
             } else {
-                each = vcpu.charge_shares(elapsed, &guarded.batch[..guarded.polls as usize]);
+                share = vcpu.charge_shares(elapsed, &guarded.batch[..guarded.polls as usize]);
             }
-            guarded.mean = (guarded.mean * 7 + each) / 8;
-            guarded.coarse = each < domain.config.coarse_below;
+            guarded.mean = (guarded.mean * 7 + share) / 8;
+            guarded.coarse = share < domain.config.coarse_below;
         }
         guarded.polls = 0;
         let was_unserved = elapsed >= guarded.unserved_after;
@@ -182,15 +183,15 @@ impl<'a, H: Host> Locked<'a, H> {
         let level = unsafe { self.push_now(coroutine) };
         self.publish();
         let running = vcpu.published.running.load(Relaxed);
-        let urgent = level.get() < running && vcpu.is_polling();
-        if urgent {
+        let is_more_urgent = level.get() < running && vcpu.is_polling();
+        if is_more_urgent {
             vcpu.set_preempt_flag(PREEMPT_WAKE);
         }
         if vcpu.mail.arrival_notice.load(Relaxed) && vcpu.is_polling() {
             let host = &vcpu.shared().host;
             host.notify_local_arrival(WaitingWork::most_urgent(running, level.bit()));
         }
-        urgent
+        is_more_urgent
     }
 
     /// Enqueues at the tail a coroutine that becomes ready now. The caller publishes.
@@ -276,11 +277,11 @@ impl<'a, H: Host> Locked<'a, H> {
     /// If the remaining work is worth waking another vCPU, returns true and marks the work as
     /// surplus, which idle vCPUs may take.
     pub(super) fn offers_surplus(&mut self) -> bool {
-        let surplus = self.has_surplus();
-        if surplus && self.vcpu.published.surplus.load(Relaxed) != SURPLUS {
+        let has_surplus = self.has_surplus();
+        if has_surplus && self.vcpu.published.surplus.load(Relaxed) != SURPLUS {
             self.vcpu.published.surplus.store(SURPLUS, Relaxed);
         }
-        surplus
+        has_surplus
     }
 
     fn has_surplus(&mut self) -> bool {
@@ -295,8 +296,8 @@ impl<'a, H: Host> Locked<'a, H> {
         worth >= threshold
     }
 
-    /// The second value is `Some` if the coroutine is suspended, and then tells whether the level
-    /// also has fresh coroutines.
+    /// Takes the next coroutine out of the queues. The second value is `Some` if the coroutine is
+    /// suspended, and then tells whether the level also has fresh coroutines.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Option<(NonNull<Slot<H>>, Option<bool>)> {
         let vcpu = self.vcpu;
@@ -304,33 +305,33 @@ impl<'a, H: Host> Locked<'a, H> {
         if ready == 0 {
             return None;
         }
-        let urgent = Level::from_stored(ready.trailing_zeros() as u8);
+        let most_urgent = Level::from_stored(ready.trailing_zeros() as u8);
         let guarded = self.guarded();
         let oldest = guarded
             .strict_fifo
-            .then(|| guarded.queues.pop_oldest(urgent));
+            .then(|| guarded.queues.pop_oldest(most_urgent));
         let (coroutine, level, resumed) = match oldest.flatten() {
-            Some(oldest) => (oldest, urgent, None),
+            Some(oldest) => (oldest, most_urgent, None),
             None => self.choose(ready)?,
         };
         let guarded = self.guarded();
         // SAFETY: the coroutine is just out of the queue, so owned by us.
         let block = unsafe { coroutine.as_ref() };
         let now = guarded.now;
-        let mut waited = now.saturating_sub(block.ready_at.load(Relaxed));
+        let mut wait_ticks = now.saturating_sub(block.ready_at.load(Relaxed));
         // The level has starved since it was last served, or since its oldest coroutine became
         // ready if that was later.
-        let served = core::mem::replace(&mut guarded.served[level.index()], now);
-        let starved = waited.min(now.saturating_sub(served));
+        let last_served = core::mem::replace(&mut guarded.served[level.index()], now);
+        let starve_ticks = wait_ticks.min(now.saturating_sub(last_served));
         let mut began = now;
         if block.keeps_place() {
             // The stamp is only a place in the queue. This coroutine was the last of its level to
-            // be served, so it has waited since then.
-            waited = starved;
+            // be served, so it has waited since the level was last served.
+            wait_ticks = starve_ticks;
             began = now.saturating_sub(guarded.used[level.index()]);
         }
         vcpu.quantum_began.store(began, Relaxed);
-        vcpu.counters.record_start(level, waited, starved);
+        vcpu.counters.record_start(level, wait_ticks, starve_ticks);
         guarded.batch[guarded.polls as usize % COARSE_POLLS as usize] = level.get();
         guarded.polls += 1;
         guarded.picked = level.get();
@@ -357,7 +358,7 @@ impl<'a, H: Host> Locked<'a, H> {
         Some((coroutine, level, resumed))
     }
 
-    /// Returns the level and, with chaos, whether its newest coroutine goes first.
+    /// Returns the level to pick and, with chaos, whether its newest coroutine goes first.
     #[cold]
     fn choose_level(&mut self, ready: u64) -> (u8, bool) {
         let vcpu = self.vcpu;

@@ -90,6 +90,7 @@ use service::Service;
 use shared::Shared;
 pub use suspend::SetAside;
 
+/// Value of `published.running` while no poll is under way: less urgent than any level.
 const NONE_RUNNING: u8 = LEVELS as u8;
 /// Flag of `preempt`: a coroutine more urgent than the running one was queued here.
 const PREEMPT_WAKE: u32 = 1;
@@ -99,14 +100,17 @@ const PREEMPT_HOST: u32 = 2;
 const ARRIVED: u32 = 4;
 /// Number of polls between two readings of the clock while polls are short.
 const COARSE_POLLS: u32 = 4;
+/// Largest number of coroutines that one steal takes.
 const STEAL_MAX: usize = 16;
 
 /// Fields that the lock guards. The fields that every pick uses lie close together.
 #[repr(C)]
 struct Guarded<H: Host> {
+    /// Last reading of the clock.
     now: u64,
     /// Levels of the polls since the last reading of the clock.
     batch: [u8; COARSE_POLLS as usize],
+    /// Number of the polls since the last reading of the clock.
     polls: u32,
     /// True while polls are short, so that the clock is read only after every fourth poll.
     coarse: bool,
@@ -118,10 +122,12 @@ struct Guarded<H: Host> {
     /// True without a floor and chaos: a pick takes the oldest coroutine of the most urgent level.
     strict_fifo: bool,
     floor: Option<floor::FloorBudget>,
+    /// State of the random numbers for chaos.
     random: u64,
     queues: ReadyQueues<H>,
     /// Tick at which each level was last served, or received a coroutine by a change of levels.
     served: [u64; LEVELS],
+    /// Level at which the current coroutine was picked.
     picked: u8,
     /// For each level, the part of its quantum (in ticks) that the coroutine at the head has
     /// already used, if that coroutine keeps its place.
@@ -350,8 +356,8 @@ impl<H: Host> Vcpu<H> {
     /// polled here last, and is in no queue.
     // Always inlined, so that arguments and results stay in registers. A program has only two or
     // three loops that call this. Without the attribute the compiler does not inline it, and an
-    // iteration takes a tenth longer. The same holds for every function that such a loop calls once
-    // per poll.
+    // iteration takes longer. The same holds for every function that such a loop calls once per
+    // poll.
     #[inline(always)]
     pub(crate) unsafe fn pick(&self, back: Option<NonNull<Slot<H>>>) -> Option<Next<H>> {
         let domain = self.shared();
@@ -414,7 +420,7 @@ impl<H: Host> Vcpu<H> {
         Some(Next::Poll(coroutine))
     }
 
-    /// The clock of the host may have been set back since the last reading.
+    /// Reads the host's clock, which may have been set back since the last reading.
     fn host_now(&self) -> u64 {
         // The stored reading is loaded first. Otherwise, a thread that loses the CPU between the
         // two steps might load a stored reading that is later than its own reading.

@@ -24,13 +24,13 @@ impl<H: Host> Vcpu<H> {
         fence(SeqCst);
         // A bit of `arriving` that has outlived its coroutine counts as work, because the next pick
         // clears the bit, so the bitmap of a parked vCPU is exact.
-        let work = !self.mail.inbox.is_empty()
+        let has_work = !self.mail.inbox.is_empty()
             || (self.published.ready.load(Relaxed) | self.mail.arriving.load(Relaxed)) != 0
             || (domain.active.load(Relaxed) > 1 && self.may_help(self.host_now()));
-        if work {
+        if has_work {
             self.unpark();
         }
-        !work
+        !has_work
     }
 
     /// Records that the wait of this vCPU has ended, for any reason.
@@ -67,6 +67,7 @@ impl<H: Host> Vcpu<H> {
         !self.mail.inbox.is_empty() || self.published.ready.load(Relaxed) != 0
     }
 
+    /// Ends the wait of this vCPU if it is parked. Returns whether it was.
     pub(crate) fn kick(&self) -> bool {
         let was_parked = self.published.parked.swap(false, SeqCst);
         if was_parked {

@@ -8,6 +8,8 @@ use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
 use crate::coroutine::state::TransitionToFree;
 
+/// Releases a reference.
+///
 /// # Safety
 /// The caller has a reference, and does not use it afterwards.
 pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
@@ -18,8 +20,8 @@ pub(crate) unsafe fn release<H: Host>(slot: NonNull<Slot<H>>) {
     }
 }
 
-/// On a thread that serves a vCPU this needs no atomic read-modify-write if the references of the
-/// handle are the only ones, as they usually are.
+/// Releases the references of a handle. On a thread that serves a vCPU this needs no atomic
+/// read-modify-write if the references of the handle are the only ones, as they usually are.
 ///
 /// # Safety
 /// The caller is the handle, which has seen the exit, and uses no reference afterwards.
@@ -44,6 +46,8 @@ pub(crate) unsafe fn release_handle<H: Host>(slot: NonNull<Slot<H>>) {
     unsafe { finish(word.release_handle(), slot, domain) };
 }
 
+/// Acts on the release of references: gives the slot back if it was the last.
+///
 /// # Safety
 /// `release` is the result of a release of references to this slot, and only the caller acts on it.
 /// `domain` is the domain of the slot.

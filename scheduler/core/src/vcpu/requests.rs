@@ -23,7 +23,7 @@ impl<H: Host> Vcpu<H> {
         }
     }
 
-    /// Costs only one load if the flag is already set.
+    /// Sets a flag of `mail.preempt`. Costs only one load if the flag is already set.
     #[inline]
     pub(super) fn set_preempt_flag(&self, flag: u32) {
         if self.mail.preempt.load(Relaxed) & flag == 0 {

@@ -67,8 +67,8 @@ use crate::base::token_bucket::TokenBucket;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, fence};
 
-/// A parked vCPU spends 1/`SHARE` of its time on fruitless looks, because a period is `SHARE` times
-/// `long_poll_after`. A full budget allows `SHARE` fruitless looks at once.
+/// Reciprocal of the share of its time that a parked vCPU spends on fruitless looks: a period is
+/// `SHARE` times `long_poll_after`. A full budget allows `SHARE` fruitless looks at once.
 pub(super) const SHARE: u64 = 20;
 
 /// Largest effective [`Config::long_poll_after`](crate::Config::long_poll_after). With it, periods
@@ -164,7 +164,7 @@ enum Snapshot {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// True if this vCPU, which is idle, should take work from another vCPU.
+    /// Returns true if this vCPU, which is idle, should take work from another vCPU.
     pub(super) fn may_help(&self, now: u64) -> bool {
         self.shared()
             .vcpus()
@@ -172,34 +172,36 @@ impl<H: Host> Vcpu<H> {
     }
 
     fn offers_work(&self, now: u64) -> bool {
-        let give = self.movable_levels();
-        if give == 0 {
+        let movable = self.movable_levels();
+        if movable == 0 {
             return false;
         }
         let running = self.published.running.load(Relaxed);
         self.published.surplus.load(Relaxed) == SURPLUS
             || self.is_overdue(now)
-            || (running != NONE_RUNNING && give.trailing_zeros() < u32::from(running))
+            || (running != NONE_RUNNING && movable.trailing_zeros() < u32::from(running))
     }
 
     /// Returns true if the vCPU has not picked for so long that another vCPU should take its work.
     fn is_overdue(&self, now: u64) -> bool {
-        let after = self.shared().config.long_poll_after;
-        after == 0 || self.is_long() || now.saturating_sub(self.clock()) >= after
+        let long_poll_after = self.shared().config.long_poll_after;
+        long_poll_after == 0
+            || self.is_long()
+            || now.saturating_sub(self.clock()) >= long_poll_after
     }
 
-    /// True if work of this level that arrived here at tick `now` should be announced to an idle
-    /// vCPU.
+    /// Returns true if work of this level that arrived here at tick `now` should be announced to an
+    /// idle vCPU.
     pub(super) fn should_announce(&self, level: Level, now: u64) -> bool {
         let running = self.published.running.load(Relaxed);
         (running != NONE_RUNNING && level.get() < running) || self.is_overdue(now)
     }
 
     fn others(&self) -> impl Iterator<Item = &Vcpu<H>> {
-        let own = self.index;
+        let own_index = self.index;
         self.shared()
             .vcpus()
-            .filter(move |vcpu| vcpu.index != own && !vcpu.is_retired())
+            .filter(move |vcpu| vcpu.index != own_index && !vcpu.is_retired())
     }
 
     /// Returns true if a look has found the poll under way here to be long. Costs one load.
@@ -225,8 +227,8 @@ impl<H: Host> Vcpu<H> {
     /// `None` without [`Config::long_poll_after`](crate::Config::long_poll_after).
     pub fn sleep_limit(&self) -> Option<u64> {
         let domain = self.shared();
-        let after = domain.config.long_poll_after;
-        if after == 0 || domain.active.load(Relaxed) < 2 {
+        let long_poll_after = domain.config.long_poll_after;
+        if long_poll_after == 0 || domain.active.load(Relaxed) < 2 {
             return None;
         }
         let now = self.host_now();
@@ -234,7 +236,7 @@ impl<H: Host> Vcpu<H> {
         let wait = &self.published.wait;
         wait.set(Wait::Watches);
         match self.snapshot(now) {
-            Snapshot::Polls { before: 0 } => return Some(after.max(budget)),
+            Snapshot::Polls { before: 0 } => return Some(long_poll_after.max(budget)),
             Snapshot::Nothing if budget != 0 => {
                 wait.set(Wait::Saves);
                 return Some(budget);
@@ -249,20 +251,20 @@ impl<H: Host> Vcpu<H> {
         }
         wait.set(Wait::Watches);
         domain.asleep.fetch_sub(1, SeqCst);
-        Some(after.max(budget))
+        Some(long_poll_after.max(budget))
     }
 
     fn snapshot(&self, now: u64) -> Snapshot {
-        let (mut before, mut polls) = (0, false);
+        let (mut before, mut has_polls) = (0, false);
         for vcpu in self.others() {
             if vcpu.is_parked() {
                 let watches = !vcpu.published.wait.is(Wait::Sleeps);
                 before += u64::from(vcpu.index < self.index && watches);
             } else if !vcpu.is_long() {
-                polls |= vcpu.is_polling() || !vcpu.seems_unserved(now);
+                has_polls |= vcpu.is_polling() || !vcpu.seems_unserved(now);
             }
         }
-        if polls {
+        if has_polls {
             Snapshot::Polls { before }
         } else {
             Snapshot::Nothing
@@ -330,48 +332,48 @@ impl<H: Host> Vcpu<H> {
         self.lock().guarded().looks.spend(period, now);
     }
 
-    /// Looks at the other vCPUs: marks polls that are long, and calls `long` with the vCPU of each
-    /// long poll, again at every look. Returns true if there is work to
-    /// [`pick`](crate::Executor::pick), or `long` returned true.
+    /// Looks at the other vCPUs: marks polls that are long, and calls `on_long` with the vCPU of
+    /// each long poll, again at every look. Returns true if there is work to
+    /// [`pick`](crate::Executor::pick), or `on_long` returned true.
     ///
     /// Called by the thread that serves this vCPU. O(vCPUs) loads, and a lock for each poll that is
     /// marked.
-    pub fn look(&self, mut long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
+    pub fn look(&self, mut on_long: impl FnMut(&Vcpu<H>) -> bool) -> bool {
         let domain = self.shared();
-        let after = domain.config.long_poll_after;
-        if after == 0 {
+        let long_poll_after = domain.config.long_poll_after;
+        if long_poll_after == 0 {
             return false;
         }
         let now = self.host_now();
         self.looked_at.store(now, Relaxed);
-        let mut found = false;
+        let mut has_work = false;
         for vcpu in self.others() {
             if vcpu.is_parked() {
                 continue;
             }
-            if now.saturating_sub(vcpu.clock()) < after {
-                found |= vcpu.movable_levels() != 0 && vcpu.is_surplus_at_look();
+            if now.saturating_sub(vcpu.clock()) < long_poll_after {
+                has_work |= vcpu.movable_levels() != 0 && vcpu.is_surplus_at_look();
                 continue;
             }
             if vcpu.is_polling() {
                 vcpu.mark_long();
-                found |= long(vcpu);
+                has_work |= on_long(vcpu);
             }
-            found |= vcpu.movable_levels() != 0;
+            has_work |= vcpu.movable_levels() != 0;
         }
-        found
+        has_work
     }
 
     /// Records that a look has found work here. Returns true if work was also here at the last look
     /// and all the time since.
     fn is_surplus_at_look(&self) -> bool {
         let before = self.published.surplus.load(Relaxed);
-        let now = if before == NO_SURPLUS {
+        let surplus = if before == NO_SURPLUS {
             SURPLUS_SEEN
         } else {
             SURPLUS
         };
-        self.published.surplus.store(now, Relaxed);
-        now == SURPLUS
+        self.published.surplus.store(surplus, Relaxed);
+        surplus == SURPLUS
     }
 }

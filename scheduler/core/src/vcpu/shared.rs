@@ -24,7 +24,9 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) vcpus: [AtomicPtr<Vcpu<H>>; MAX_VCPUS],
     /// Entries of `vcpus` below this index are set.
     pub(crate) count: AtomicUsize,
+    /// Number of vCPUs in service.
     pub(crate) active: AtomicUsize,
+    /// Number of parked vCPUs.
     pub(crate) idle: AtomicUsize,
     /// Number of parked vCPUs that do not look for long polls; see `search`.
     pub(crate) asleep: AtomicUsize,
@@ -80,6 +82,7 @@ impl<H: Host> Shared<H> {
         })
     }
 
+    /// Returns the vCPU of this domain that the calling thread serves, if any.
     #[inline]
     pub(crate) fn here(&self) -> Option<&Vcpu<H>> {
         let vcpu = self.host.current()?;
@@ -99,8 +102,8 @@ impl<H: Host> Shared<H> {
                 best = (urgency, Some(vcpu));
             }
         }
-        let least = 1u64.checked_shl(best.0)?;
-        Some((best.1?, wanted & (least | (least - 1))))
+        let bit = 1u64.checked_shl(best.0)?;
+        Some((best.1?, wanted & (bit | (bit - 1))))
     }
 
     /// Ends the wait of one parked vCPU, if there is one.
@@ -120,8 +123,9 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    pub(crate) fn any_vcpu(&self, not: &Vcpu<H>) -> Option<&Vcpu<H>> {
-        self.choose(|vcpu| !core::ptr::eq(vcpu, not))
+    /// Returns a vCPU in service other than `excluded`.
+    pub(crate) fn any_vcpu(&self, excluded: &Vcpu<H>) -> Option<&Vcpu<H>> {
+        self.choose(|vcpu| !core::ptr::eq(vcpu, excluded))
     }
 
     /// Returns a vCPU in service that `accept` accepts: a parked one if possible, else the next
@@ -134,10 +138,10 @@ impl<H: Host> Shared<H> {
             return Some(parked);
         }
         let count = self.count.load(Acquire).max(1);
-        let turn = self.next.fetch_add(1, Relaxed) % count;
+        let start = self.next.fetch_add(1, Relaxed) % count;
         self.vcpus()
-            .skip(turn)
-            .chain(self.vcpus().take(turn))
+            .skip(start)
+            .chain(self.vcpus().take(start))
             .find(accept)
     }
 
@@ -167,20 +171,21 @@ impl<H: Host> Shared<H> {
         }
     }
 
+    /// Calls `f` with a living coroutine, to which this function holds a reference meanwhile.
     pub(crate) fn with_coroutine<R>(
         &self,
         id: CoroutineId,
         f: impl FnOnce(NonNull<Slot<H>>) -> R,
     ) -> Result<R, Dead> {
-        let found = self.table.find(id.index()).ok_or(Dead)?;
+        let pointer = self.table.find(id.index()).ok_or(Dead)?;
         // SAFETY: slots live as long as the table.
-        let slot = unsafe { found.as_ref() };
+        let slot = unsafe { pointer.as_ref() };
         if !slot.word.retain_by_id(id.generation()) {
             return Err(Dead);
         }
-        let result = f(found);
+        let result = f(pointer);
         // SAFETY: the reference was just taken.
-        unsafe { release::release(found) };
+        unsafe { release::release(pointer) };
         Ok(result)
     }
 
@@ -209,7 +214,8 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Called only when no vCPU is served any more and no thread takes slots. O(n).
+    /// Counts the free slots in the caches and in the table. Called only when no vCPU is served any
+    /// more, and no thread takes slots. O(n).
     pub(crate) fn count_free(&self) -> usize {
         // SAFETY: the vCPUs are not served, so only this thread uses their caches.
         let cached = self.vcpus().map(|vcpu| unsafe { vcpu.slot_cache.len() });

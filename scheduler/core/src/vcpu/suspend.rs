@@ -39,8 +39,8 @@ impl<H: Host> SetAside<H> {
         id_of(self.0)
     }
 
-    /// Queues the coroutine first in its level, on the vCPU on which it was stopped. To be called,
-    /// on any thread, when the thread of the poll can continue.
+    /// Queues the coroutine first in its level, on the vCPU on which it was stopped. The host calls
+    /// this, on any thread, when the thread of the poll can continue.
     pub fn requeue(self) {}
 }
 
@@ -58,9 +58,9 @@ impl<H: Host> Drop for SetAside<H> {
 }
 
 impl<H: Host> Vcpu<H> {
-    /// Suspends the coroutine that is being polled here. It queues in its level as
+    /// Suspends the coroutine that is being polled here. The coroutine queues in its level as
     /// [`State::Suspended`](crate::State::Suspended), and a later `pick` returns it as
-    /// [`Picked::Resume`](crate::Picked::Resume). `None` if no coroutine is being polled.
+    /// [`Picked::Resume`](crate::Picked::Resume). Returns `None` if no coroutine is being polled.
     ///
     /// # Safety
     /// The polling thread is stopped, outside of this crate, and continues only when the coroutine
@@ -79,8 +79,8 @@ impl<H: Host> Vcpu<H> {
         Some(id_of(coroutine))
     }
 
-    /// Suspends the current coroutine, whose thread sleeps, without queueing it. Dropping the
-    /// result queues it, and so does [`SetAside::requeue`].
+    /// Suspends the current coroutine, whose thread sleeps, without queueing the coroutine. The
+    /// drop of the result and [`SetAside::requeue`] queue the coroutine.
     ///
     /// # Safety
     /// Same as [`Vcpu::suspend_current`]; and the domain outlives the result.
@@ -117,10 +117,10 @@ impl<H: Host> Vcpu<H> {
                 let mut locked = unsafe { self.lock_by_owner() };
                 locked.read_clock_now();
                 locked.drain_inbox();
-                let here = block.is_on(self)
+                let is_queued_here = block.is_on(self)
                     && block.is_suspended()
                     && block.queued.load(Relaxed) != Slot::<H>::NOT_QUEUED;
-                if !here {
+                if !is_queued_here {
                     return false;
                 }
                 // SAFETY: the coroutine is queued here, and the lock is held; once unlinked, it is

@@ -7,6 +7,8 @@ use crate::base::host::{Critical, Host};
 use crate::coroutine::Slot;
 use crate::coroutine::state::TransitionToReady;
 
+/// Wakes the coroutine in a slot.
+///
 /// # Safety
 /// The caller holds a reference to the slot's coroutine.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {

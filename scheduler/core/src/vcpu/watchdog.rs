@@ -20,6 +20,8 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::tables::table::id_of;
 
 impl Poll {
+    /// Describes the poll of a coroutine that began at tick `began`.
+    ///
     /// # Safety
     /// The caller owns the coroutine or holds a reference to it.
     pub(crate) unsafe fn describe<H: Host>(coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
@@ -51,8 +53,9 @@ impl<H: Host> Vcpu<H> {
         let poll = unsafe { Poll::describe(slot, began) };
         // SAFETY: the reference was just taken.
         unsafe { release::release(slot) };
-        let same = self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
-        same.then_some(poll)
+        let is_same_poll =
+            self.current.load(Relaxed) == slot.as_ptr() && self.clock.load(Relaxed) == began;
+        is_same_poll.then_some(poll)
     }
 
     /// Makes the end of the poll under way here call [`Host::on_watched_poll_end`] with the poll
@@ -73,7 +76,7 @@ impl<H: Host> Vcpu<H> {
     ///
     /// # Safety
     /// The caller owns the coroutine.
-    unsafe fn just_ended(&self, coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
+    unsafe fn ended_poll(&self, coroutine: NonNull<Slot<H>>, began: u64) -> Poll {
         // SAFETY: the caller owns the coroutine, so it is alive.
         let poll = unsafe { Poll::describe(coroutine, began) };
         let level = Level::from_stored(self.lock().guarded().picked);
@@ -88,11 +91,11 @@ impl<H: Host> Vcpu<H> {
     #[cold]
     pub(crate) unsafe fn report_panic(&self, coroutine: NonNull<Slot<H>>, began: Option<u64>) {
         // SAFETY: the contract is the caller's.
-        let poll = unsafe { self.just_ended(coroutine, began.unwrap_or(self.clock())) };
+        let poll = unsafe { self.ended_poll(coroutine, began.unwrap_or(self.clock())) };
         self.shared().host.on_panic(self.index, &poll);
     }
 
-    /// `began` is the tick at which the poll began.
+    /// Reports the end of a watched poll, which began at tick `began`, to the host.
     ///
     /// # Safety
     /// The caller owns the coroutine.
@@ -102,7 +105,7 @@ impl<H: Host> Vcpu<H> {
         // The clock is read here, so that the next poll is not charged for the watched one.
         self.refresh_clock();
         // SAFETY: the contract is the caller's.
-        let poll = unsafe { self.just_ended(coroutine, began) };
+        let poll = unsafe { self.ended_poll(coroutine, began) };
         self.shared()
             .host
             .on_watched_poll_end(self.index, &poll, self.clock());

@@ -71,15 +71,15 @@ fn a_coroutine_that_yielded_in_another_domain_returns_there() {
 fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let seen = Arc::new(Mutex::new(Vec::new()));
+    let observations = Arc::new(Mutex::new(Vec::new()));
     let spawn = |level| {
-        let seen = seen.clone();
-        let looks = async move {
-            seen.lock().unwrap().push(polled_here());
+        let observations = observations.clone();
+        let observe = async move {
+            observations.lock().unwrap().push(polled_here());
             yield_now().await;
-            seen.lock().unwrap().push(polled_here());
+            observations.lock().unwrap().push(polled_here());
         };
-        domain.spawn(looks, at(level)).unwrap()
+        domain.spawn(observe, at(level)).unwrap()
     };
     let kept = spawn(5);
     let other = serving(&vcpu, || {
@@ -87,10 +87,10 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
             panic!("no coroutine is ready")
         };
         let other = spawn(9);
-        let Some(Picked::Poll(one)) = vcpu.pick(None) else {
+        let Some(Picked::Poll(second)) = vcpu.pick(None) else {
             panic!("no coroutine is ready")
         };
-        assert!(matches!(one.poll(), Polled::Yielded(_)));
+        assert!(matches!(second.poll(), Polled::Yielded(_)));
         // The kept coroutine is neither queued nor current.
         domain.reprio(kept.id(), level(7)).unwrap();
         assert!(matches!(running.poll(), Polled::Yielded(_)));
@@ -99,8 +99,8 @@ fn a_coroutine_that_was_kept_while_others_were_polled_is_current_in_its_poll() {
     });
     assert_eq!(run(&vcpu, 10), 2);
     let [kept, other] =
-        [(&kept, 7), (&other, 9)].map(|(one, at)| (Some(one.id()), Some(level(at))));
-    assert_eq!(*seen.lock().unwrap(), [other, kept, kept, other]);
+        [(&kept, 7), (&other, 9)].map(|(handle, n)| (Some(handle.id()), Some(level(n))));
+    assert_eq!(*observations.lock().unwrap(), [other, kept, kept, other]);
 }
 
 /// The coroutine has kept its place in the queue and used a part of its quantum (the time that a
@@ -111,7 +111,7 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
     let vcpu = domain.add_vcpu().unwrap();
     let time = || &domain.host().time;
     time().store(100, Relaxed);
-    let keeps = async {
+    let future = async {
         let mut polls = 0;
         std::future::poll_fn(move |cx| {
             polls += 1;
@@ -124,7 +124,7 @@ fn make_current_changes_nothing_for_the_current_coroutine() {
         })
         .await;
     };
-    let _keeps = domain.spawn(keeps, at(7)).unwrap();
+    let _handle = domain.spawn(future, at(7)).unwrap();
     serving(&vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
             panic!("no coroutine is ready")
@@ -150,7 +150,7 @@ fn only_the_thread_that_polls_keeps_a_place() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let trace = Trace::default();
-    let yields = |name: &'static str, from_elsewhere: bool| {
+    let yield_once = |name: &'static str, from_elsewhere: bool| {
         let (trace, domain) = (trace.clone(), domain.clone());
         let mut polls = 0;
         std::future::poll_fn(move |cx| {
@@ -161,14 +161,14 @@ fn only_the_thread_that_polls_keeps_a_place() {
             }
             cx.waker().wake_by_ref();
             if from_elsewhere {
-                let keeps = || domain.vcpus().for_each(Vcpu::keep_place);
-                std::thread::scope(|scope| scope.spawn(keeps).join().unwrap());
+                let keep_places = || domain.vcpus().for_each(Vcpu::keep_place);
+                std::thread::scope(|scope| scope.spawn(keep_places).join().unwrap());
             }
             std::task::Poll::Pending
         })
     };
-    let first = domain.spawn(yields("first", true), at(7)).unwrap();
-    let second = domain.spawn(yields("second", false), at(7)).unwrap();
+    let first = domain.spawn(yield_once("first", true), at(7)).unwrap();
+    let second = domain.spawn(yield_once("second", false), at(7)).unwrap();
     assert_eq!(run(&vcpu, 10), 4);
     assert_eq!(trace.take(), "first second first second");
     assert!(first.is_finished() && second.is_finished());
@@ -187,7 +187,7 @@ fn times_of_any_length_are_accepted() {
     let (one, other) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     for time in [0, 1, u64::MAX / 16] {
         domain.host().time.store(time, Relaxed);
-        let all: Vec<_> = (0..3)
+        let handles: Vec<_> = (0..3)
             .map(|_| serving(&one, || domain.spawn(yield_now(), at(7)).unwrap()))
             .collect();
         for _ in 0..2 {
@@ -201,7 +201,7 @@ fn times_of_any_length_are_accepted() {
         }
         run(&one, 100);
         run(&other, 100);
-        assert!(all.iter().all(JoinHandle::is_finished));
+        assert!(handles.iter().all(JoinHandle::is_finished));
     }
 }
 
@@ -212,32 +212,32 @@ fn a_cancelled_poll_is_asked_to_yield() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let ask = || need_preempt();
-    type Cancels = fn(&Domain<TestHost>, &CancelHandle<TestHost>);
-    let cancels: [Cancels; 3] = [
+    type CancelFn = fn(&Domain<TestHost>, &CancelHandle<TestHost>);
+    let cancels: [CancelFn; 3] = [
         |domain, handle| domain.cancel(handle.id()).unwrap(),
         |_, handle| handle.cancel(),
         |domain, _| assert_eq!(domain.cancel_all(), 1),
     ];
     for cancel in cancels {
-        let (handles, handle) = std::sync::mpsc::channel::<(Domain<TestHost>, _)>();
-        let computes = async move {
-            let (domain, own) = handle.recv().unwrap();
+        let (handle_sender, handle_receiver) = std::sync::mpsc::channel::<(Domain<TestHost>, _)>();
+        let compute = async move {
+            let (domain, own_handle) = handle_receiver.recv().unwrap();
             assert!(!ask());
-            cancel(&domain, &own);
+            cancel(&domain, &own_handle);
             assert!(ask());
-            drop((domain, own));
+            drop((domain, own_handle));
             yield_now().await;
             unreachable!("the coroutine is cancelled");
         };
-        let computes = domain.spawn(computes, at(7)).unwrap();
-        let own = computes.cancel_handle().unwrap();
-        handles.send((domain.clone(), own)).unwrap();
+        let computing = domain.spawn(compute, at(7)).unwrap();
+        let cancel_handle = computing.cancel_handle().unwrap();
+        handle_sender.send((domain.clone(), cancel_handle)).unwrap();
         assert_eq!(run(&vcpu, 10), 2);
-        assert!(computes.is_finished());
+        assert!(computing.is_finished());
         // Polls of other coroutines are not asked to yield.
-        let after = domain.spawn(async move { assert!(!ask()) }, at(7)).unwrap();
+        let later = domain.spawn(async move { assert!(!ask()) }, at(7)).unwrap();
         assert_eq!(run(&vcpu, 10), 1);
-        assert!(after.is_finished());
+        assert!(later.is_finished());
     }
 }
 

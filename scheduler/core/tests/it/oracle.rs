@@ -13,6 +13,7 @@ use crate::support::{TestHost, at, domain, keep_place, level, run, serving, step
 use proptest::prelude::*;
 use upshift_core::{Config, CoroutineId, Dead, Domain, Executor, JoinHandle, SpawnOptions};
 
+/// Largest number of operations in a test case.
 const OPS: usize = if cfg!(miri) { 25 } else { 200 };
 
 /// The action of a coroutine in one poll.
@@ -20,6 +21,7 @@ const OPS: usize = if cfg!(miri) { 25 } else { 200 };
 enum Act {
     Block,
     Yield,
+    /// Yields, and keeps its place in the queue.
     GiveWay,
     Exit,
     Wake(usize),
@@ -104,7 +106,7 @@ struct Modelled {
     polls: usize,
     /// Levels that the coroutine had in an inbox and has no longer. Their bits may stay set until
     /// its next poll.
-    left: u64,
+    stale_levels: u64,
 }
 
 #[derive(Default)]
@@ -163,7 +165,7 @@ impl Model {
         let place = self.all[k].place;
         // With two vCPUs the model drains both inboxes where the scheduler drains one.
         if place == Place::Inbox || place == Place::Queue && self.vcpus > 1 {
-            self.all[k].left |= 1 << before;
+            self.all[k].stale_levels |= 1 << before;
         }
         if place == Place::Queue && before != level {
             self.enqueue(k, Place::Queue);
@@ -182,8 +184,10 @@ impl Model {
     }
 
     /// Returns the bits that may be set although no coroutine of their level is ready.
-    fn late(&self) -> u64 {
-        self.all.iter().fold(0, |bits, state| bits | state.left)
+    fn stale_bits(&self) -> u64 {
+        self.all
+            .iter()
+            .fold(0, |bits, state| bits | state.stale_levels)
     }
 
     fn pick(&mut self, vcpu: usize) -> Option<usize> {
@@ -197,7 +201,7 @@ impl Model {
         let state = &mut self.all[k];
         state.place = Place::Running;
         state.notified = false;
-        state.left = 0;
+        state.stale_levels = 0;
         if state.cancelled {
             state.place = Place::Dead;
             return;
@@ -254,9 +258,9 @@ impl Real {
     fn future(&self, acts: &[Act]) -> impl Future<Output = ()> + Send + use<> {
         let mut acts: VecDeque<Act> = acts.iter().cloned().collect();
         let (domain, ids, polls) = (self.domain.clone(), self.ids.clone(), self.polls.clone());
-        let me = self.handles.len();
+        let own_index = self.handles.len();
         std::future::poll_fn(move |cx: &mut Context<'_>| {
-            polls.lock().unwrap()[me] += 1;
+            polls.lock().unwrap()[own_index] += 1;
             let ids = ids.lock().unwrap();
             let other = |n: usize| ids[n % ids.len()];
             let _ = match acts.pop_front().unwrap_or(Act::Block) {
@@ -341,7 +345,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
                     cancelled: false,
                     acts: acts.iter().cloned().collect(),
                     polls: 0,
-                    left: 0,
+                    stale_levels: 0,
                 });
                 if *start {
                     model.enqueue(count, Place::Inbox);
@@ -388,7 +392,7 @@ fn compare(vcpus: usize, steps: &[Step]) -> Result<(), TestCaseError> {
         }
         // Invariant 5: the bitmap shows the levels that have a ready coroutine.
         let (real_bits, bits) = (real.domain.bitmap(), model.bitmap());
-        prop_assert_eq!(real_bits & !(model.late() & !bits), bits);
+        prop_assert_eq!(real_bits & !(model.stale_bits() & !bits), bits);
         // Invariant 2: each coroutine has the polls that its wakes account for.
         let polls: Vec<usize> = model.all.iter().map(|state| state.polls).collect();
         prop_assert_eq!(&*real.polls.lock().unwrap(), &polls);

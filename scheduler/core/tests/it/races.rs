@@ -15,19 +15,19 @@ use crate::support::TestHost;
 
 const ROUNDS: usize = if cfg!(miri) { 2 } else { 2_000 };
 
-/// Returns a coroutine that gives away its waker and blocks.
+/// Returns a coroutine that has blocked, and its waker.
 fn blocked(
     domain: &Domain<TestHost>,
     vcpu: &Executor<TestHost>,
 ) -> (JoinHandle<(), TestHost>, Waker) {
-    let (give, take) = channel();
+    let (waker_sender, waker_receiver) = channel();
     let future = poll_fn(move |cx| {
-        let _ = give.send(cx.waker().clone());
+        let _ = waker_sender.send(cx.waker().clone());
         Poll::<()>::Pending
     });
     let handle = domain.spawn(future, at(7)).unwrap();
     run(vcpu, 10);
-    (handle, take.recv().unwrap())
+    (handle, waker_receiver.recv().unwrap())
 }
 
 #[test]
@@ -57,19 +57,19 @@ fn a_domain_may_be_dropped_while_its_last_slot_is_being_given_back() {
     handle.cancel();
     drop(handle);
     run(&vcpu, 10);
-    let (back, is_back) = channel();
-    let (gone, is_gone) = channel();
+    let (returned_sender, returned_receiver) = channel();
+    let (dropped_sender, dropped_receiver) = channel();
     let thread = thread::spawn(move || {
         when_leaving(move || {
-            back.send(()).unwrap();
-            is_gone.recv().unwrap();
+            returned_sender.send(()).unwrap();
+            dropped_receiver.recv().unwrap();
         });
         drop(waker);
     });
-    is_back.recv().unwrap();
+    returned_receiver.recv().unwrap();
     drop(vcpu);
     drop(domain);
-    gone.send(()).unwrap();
+    dropped_sender.send(()).unwrap();
     thread.join().unwrap();
 }
 
@@ -78,11 +78,12 @@ fn any_thread_may_ask_for_the_current_coroutine() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let rounds = ROUNDS * 20;
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 for vcpu in domain.vcpus() {
+                    // Slots are reused, so their indices stay small.
                     assert!(vcpu.current_id().is_none_or(|id| id.index() < 1_000));
                 }
             }
@@ -91,7 +92,7 @@ fn any_thread_may_ask_for_the_current_coroutine() {
             domain.spawn(async { [0_u8; 100] }, at(7)).unwrap().detach();
             run(&vcpu, 10);
         }
-        over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
     });
 }
 
@@ -184,9 +185,9 @@ fn reprio_is_not_lost_while_its_coroutine_moves_to_another_vcpu() {
         // has ended the wait of `a`.
         serving(&b, || domain.wake(id).unwrap());
         thread.join().unwrap();
-        let moved = a.is_parked();
+        let has_moved = a.is_parked();
         a.unpark();
-        let (there, other) = if moved { (&b, &a) } else { (&a, &b) };
+        let (there, other) = if has_moved { (&b, &a) } else { (&a, &b) };
         assert_eq!(there.bitmap() | other.bitmap(), level(3).bit());
         assert_eq!(step(there), Some((id, level(3))));
     }

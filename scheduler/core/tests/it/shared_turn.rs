@@ -1,7 +1,7 @@
 //! Tests theorem 2 (d) of `docs/preemption-proofs.md`. A *suspended* coroutine was interrupted in
-//! the middle of a poll, and a *fresh* one is ready and was not. Once per `suspended_delay`, a
-//! suspended coroutine of a level goes before the fresh ones of that level, however many are
-//! suspended.
+//! the middle of a poll. A *fresh* coroutine is ready and was not interrupted. Once per
+//! `suspended_delay`, a suspended coroutine of a level goes before the fresh ones of that level,
+//! however many are suspended.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -30,11 +30,11 @@ fn contend(
     });
     let vcpu = domain.add_vcpu().unwrap();
     let runs = Arc::new(Mutex::new(Resumptions::default()));
-    let left = Arc::new(Mutex::new(polls.to_vec()));
+    let remaining_polls = Arc::new(Mutex::new(polls.to_vec()));
     for _ in 0..suspended {
-        let (runs, left, server, d) = (
+        let (runs, remaining_polls, server, d) = (
             runs.clone(),
-            left.clone(),
+            remaining_polls.clone(),
             Server::of(&vcpu),
             domain.clone(),
         );
@@ -44,12 +44,12 @@ fn contend(
             // SAFETY: the poll continues when it has been picked again, after the fresh coroutine
             // has ended.
             let suspend = || unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
-            let me = suspend();
+            let own_id = suspend();
             loop {
                 match executor.pick(None).expect("all are ready") {
                     Picked::Poll(running) => drop(running.poll()),
-                    Picked::Resume { id, .. } if left.lock().unwrap().is_empty() => {
-                        if id == me {
+                    Picked::Resume { id, .. } if remaining_polls.lock().unwrap().is_empty() => {
+                        if id == own_id {
                             return;
                         }
                         suspend();
@@ -66,15 +66,15 @@ fn contend(
         domain.spawn(long, at(20)).unwrap().detach();
     }
     let d = domain.clone();
-    let (span, times) = (Arc::new(Mutex::new((0, 0))), left);
-    let noted = span.clone();
+    let (span, times) = (Arc::new(Mutex::new((0, 0))), remaining_polls);
+    let shared_span = span.clone();
     let fresh = async move {
-        noted.lock().unwrap().0 = d.host().time.load(Relaxed);
+        shared_span.lock().unwrap().0 = d.host().time.load(Relaxed);
         loop {
             let Some(time) = times.lock().unwrap().pop() else {
                 break;
             };
-            noted.lock().unwrap().1 = d.host().time.fetch_add(time, Relaxed) + time;
+            shared_span.lock().unwrap().1 = d.host().time.fetch_add(time, Relaxed) + time;
             yield_now().await;
         }
     };
@@ -98,24 +98,30 @@ proptest! {
         let (begun, ended, Resumptions(runs)) = contend(suspended, suspended_delay, &polls, &turns);
         let poll = *polls.iter().max().unwrap();
         let turn = *turns.iter().max().unwrap();
-        // Resumptions before the first fresh coroutine and after the last do not count.
-        let runs: Vec<_> = runs.into_iter().filter(|go| (begun..ended).contains(&go.0)).collect();
+        // Resumptions before the first poll of the fresh coroutine and after its last do not count.
+        let runs: Vec<_> =
+            runs.into_iter().filter(|run| (begun..ended).contains(&run.0)).collect();
         // The fresh coroutine gets the rest of the time, since there is at most one resumption per
-        // delay.
+        // delay, with a margin of a poll and a turn.
         for pair in runs.windows(2) {
-            let apart = pair[1].0 - pair[0].0;
-            prop_assert!(apart + poll + turn >= suspended_delay, "{apart} apart: {pair:?}");
+            let interval = pair[1].0 - pair[0].0;
+            prop_assert!(
+                interval + poll + turn >= suspended_delay,
+                "resumptions at an interval of {interval} ticks: {pair:?}"
+            );
         }
         // A suspended coroutine waits at most until each of the other suspended ones has run once,
         // with a delay and a fresh poll before each of them.
-        let most = suspended as u64 * (suspended_delay + poll + turn) + suspended_delay + poll;
-        let mut last = std::collections::HashMap::new();
+        let max_wait = suspended as u64 * (suspended_delay + poll + turn) + suspended_delay + poll;
+        let mut last_ends = std::collections::HashMap::new();
         for &(when, time, id) in &runs {
-            let since = last.insert(id, when + time).unwrap_or(begun);
-            prop_assert!(when - since <= most, "{} ns, and the bound is {most}", when - since);
+            let since = last_ends.insert(id, when + time).unwrap_or(begun);
+            let wait = when - since;
+            prop_assert!(wait <= max_wait, "a wait of {wait} ticks, and the bound is {max_wait}");
         }
-        if ended - begun > most {
-            prop_assert_eq!(last.len(), suspended, "never resumed in {} ns", ended - begun);
+        if ended - begun > max_wait {
+            let time = ended - begun;
+            prop_assert_eq!(last_ends.len(), suspended, "one was never resumed in {} ticks", time);
         }
     }
 }

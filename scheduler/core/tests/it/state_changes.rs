@@ -94,17 +94,20 @@ fn each_step_is_reported_once_in_order() {
         Spawned, Ready, Polled, Yielded, Polled, Blocked, Ready, Polled, Exited,
     ];
     assert_eq!(steps(&changes, id), expected);
-    let seen = changes.lock().unwrap();
-    for change in seen.iter() {
+    let all_changes = changes.lock().unwrap();
+    for change in all_changes.iter() {
         assert_eq!((change.level.get(), change.vcpu), (9, 0));
         assert_eq!(change.location.file(), file!());
         assert_eq!(change.location.line(), line);
     }
     // Only the `Ready` of the wake from outside was made by a thread that serves no vCPU.
-    let outside: Vec<_> = seen.iter().map(|change| change.by.is_none()).collect();
+    let outside: Vec<_> = all_changes
+        .iter()
+        .map(|change| change.by.is_none())
+        .collect();
     assert_eq!(outside.iter().position(|outside| *outside), Some(6));
     assert_eq!(outside.iter().filter(|outside| **outside).count(), 1);
-    drop((seen, executor));
+    drop((all_changes, executor));
     SERVED.set(None);
 }
 
@@ -151,9 +154,9 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
     let executor = Rc::new(domain.add_vcpu().unwrap());
     SERVED.set(Some(executor.vcpu()));
     let polls = Arc::new(Mutex::new(0));
-    let seen = polls.clone();
-    let twice = poll_fn(move |cx| {
-        let mut polls = seen.lock().unwrap();
+    let poll_counter = polls.clone();
+    let future = poll_fn(move |cx| {
+        let mut polls = poll_counter.lock().unwrap();
         *polls += 1;
         if *polls == 2 {
             return Poll::Ready(());
@@ -168,11 +171,16 @@ fn a_poll_that_wakes_itself_and_is_suspended_is_ready_again_at_its_end() {
         RESUME.with_borrow(|resume| resume.as_ref().unwrap()());
         Poll::Pending
     });
-    let picks = executor.clone();
+    let resuming_executor = executor.clone();
     RESUME.set(Some(Box::new(move || {
-        assert!(matches!(picks.pick(None), Some(Picked::Resume { .. })));
+        assert!(matches!(
+            resuming_executor.pick(None),
+            Some(Picked::Resume { .. })
+        ));
     })));
-    let handle = domain.spawn(twice, Priority::At(Level::at::<9>())).unwrap();
+    let handle = domain
+        .spawn(future, Priority::At(Level::at::<9>()))
+        .unwrap();
     run(&executor);
     assert_eq!(*polls.lock().unwrap(), 2);
     assert!(handle.is_finished());

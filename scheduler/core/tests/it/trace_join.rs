@@ -342,18 +342,18 @@ impl Timeout {
         level: u8,
     ) -> Timeout {
         let gives_up = Arc::new(AtomicBool::new(false));
-        let told = gives_up.clone();
-        let waits = async move {
+        let flag = gives_up.clone();
+        let wait = async move {
             poll_fn(|cx| {
                 let polled = Pin::new(&mut handle).poll(cx).map(drop);
-                let told = told.load(Ordering::Relaxed);
-                if told { Poll::Ready(()) } else { polled }
+                let flag = flag.load(Ordering::Relaxed);
+                if flag { Poll::Ready(()) } else { polled }
             })
             .await;
             let _kept = handle;
             std::future::pending::<()>().await;
         };
-        let waiter = domain.spawn(waits, at(level)).unwrap();
+        let waiter = domain.spawn(wait, at(level)).unwrap();
         Timeout { gives_up, waiter }
     }
 
@@ -424,11 +424,11 @@ fn a_waiter_that_exits_and_leaves_the_handle_lends_no_longer() {
     let mut child = forever(&domain, 50);
     let id = child.id();
     let gives_up = Arc::new(AtomicBool::new(false));
-    let told = gives_up.clone();
-    let waits = async move {
+    let flag = gives_up.clone();
+    let wait = async move {
         poll_fn(|cx| {
             let _ = Pin::new(&mut child).poll(cx);
-            if told.load(Ordering::Relaxed) {
+            if flag.load(Ordering::Relaxed) {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -437,7 +437,7 @@ fn a_waiter_that_exits_and_leaves_the_handle_lends_no_longer() {
         .await;
         Some(child)
     };
-    let waiter = domain.spawn(waits, at(5)).unwrap();
+    let waiter = domain.spawn(wait, at(5)).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(5));
     gives_up.store(true, Ordering::Relaxed);
@@ -453,9 +453,9 @@ fn a_handle_that_moves_keeps_the_loan_of_the_coroutine_that_awaits_it_now() {
     let child = forever(&domain, 50);
     let id = child.id();
     let place = Arc::new(Mutex::new(child));
-    let waits = |place: &Arc<Mutex<JoinHandle<(), TestHost>>>, level| {
+    let wait = |place: &Arc<Mutex<JoinHandle<(), TestHost>>>, level| {
         let place = place.clone();
-        let once = async move {
+        let poll_once = async move {
             poll_fn(|cx| {
                 let _ = Pin::new(&mut *place.lock().unwrap()).poll(cx);
                 Poll::Ready(())
@@ -463,15 +463,19 @@ fn a_handle_that_moves_keeps_the_loan_of_the_coroutine_that_awaits_it_now() {
             .await;
             std::future::pending::<()>().await;
         };
-        domain.spawn(once, at(level)).unwrap()
+        domain.spawn(poll_once, at(level)).unwrap()
     };
     // The first coroutine polls the handle and then blocks on another future.
-    let first = waits(&place, 5);
+    let first = wait(&place, 5);
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(50));
-    let again = place.clone();
-    let asks = poll_fn(move |cx| Pin::new(&mut *again.lock().unwrap()).poll(cx).map(drop));
-    let second = domain.spawn(asks, at(10)).unwrap();
+    let shared_place = place.clone();
+    let await_again = poll_fn(move |cx| {
+        Pin::new(&mut *shared_place.lock().unwrap())
+            .poll(cx)
+            .map(drop)
+    });
+    let second = domain.spawn(await_again, at(10)).unwrap();
     run(&vcpu, 10);
     assert_eq!(domain.level(id).unwrap(), level(10));
     domain.wake(first.id()).unwrap();
@@ -504,19 +508,19 @@ fn a_coroutine_that_becomes_less_urgent_than_its_waiter_is_lent_that_level() {
 fn a_wait_for_two_handles_that_gives_up_one_ends_its_loan() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let (mut kept, mut left) = (forever(&domain, 50), forever(&domain, 60));
-    let ids = [kept.id(), left.id()];
+    let (mut kept, mut abandoned) = (forever(&domain, 50), forever(&domain, 60));
+    let ids = [kept.id(), abandoned.id()];
     let gives_up = Arc::new(AtomicBool::new(false));
-    let (told, mut gave_up) = (gives_up.clone(), false);
-    let waits = poll_fn(move |cx| {
+    let (flag, mut has_given_up) = (gives_up.clone(), false);
+    let wait = poll_fn(move |cx| {
         let _ = Pin::new(&mut kept).poll(cx);
-        if !gave_up {
-            let _ = Pin::new(&mut left).poll(cx);
+        if !has_given_up {
+            let _ = Pin::new(&mut abandoned).poll(cx);
         }
-        gave_up = told.load(Ordering::Relaxed);
+        has_given_up = flag.load(Ordering::Relaxed);
         Poll::<()>::Pending
     });
-    let waiter = domain.spawn(waits, at(5)).unwrap();
+    let waiter = domain.spawn(wait, at(5)).unwrap();
     run(&vcpu, 10);
     assert_eq!(ids.map(|id| domain.level(id).unwrap()), [level(5); 2]);
     gives_up.store(true, Ordering::Relaxed);

@@ -220,7 +220,7 @@ fn without_a_floor_a_less_urgent_level_starves() {
 }
 
 /// Spawns a coroutine whose polls take `ticks` each, until it is cancelled.
-fn works(domain: &Domain<TestHost>, ticks: u64, l: u8) -> JoinHandle<(), TestHost> {
+fn spawn_worker(domain: &Domain<TestHost>, ticks: u64, l: u8) -> JoinHandle<(), TestHost> {
     let clock = domain.clone();
     let work = async move {
         loop {
@@ -253,7 +253,9 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                 ..Config::default()
             });
             let vcpu = domain.add_vcpu().unwrap();
-            let all = [(urgent, 31), (low, 32), (low, 63)].map(|(t, l)| works(&domain, t, l));
+            let all =
+                [(urgent, 31), (low, 32), (low, 63)].map(|(t, l)| spawn_worker(&domain, t, l));
+            // In hundredths of a tick.
             let bound = 100 * (QUANTUM + urgent.max(low));
             let (mut behind, mut ahead) = (0_u64, 0_u64);
             for _ in 0..if cfg!(miri) { 300 } else { 20_000 } {
@@ -268,8 +270,14 @@ fn a_floor_gets_its_share_and_no_more_of_any_time() {
                     behind += share * urgent;
                     ahead = ahead.saturating_sub(share * urgent);
                 }
-                assert!(behind <= bound, "{percent} %, {urgent}, {low}: {behind}");
-                assert!(ahead <= bound, "{percent} %, {urgent}, {low}: {ahead}");
+                assert!(
+                    behind <= bound,
+                    "{percent} %, {urgent}, {low}: {behind} behind"
+                );
+                assert!(
+                    ahead <= bound,
+                    "{percent} %, {urgent}, {low}: {ahead} ahead"
+                );
             }
             // Cancelled because the futures own the domain.
             all.iter().for_each(|work| work.cancel());
@@ -299,7 +307,7 @@ fn chaos_shuffles_a_level_but_keeps_the_order_of_levels() {
         asked += u32::from(vcpu.need_preempt());
     }
     // Some polls were asked to yield, and some were not.
-    assert!((1..16).contains(&asked), "{asked}");
+    assert!((1..16).contains(&asked), "{asked} of 16 polls are asked");
     trace.take();
     run(&vcpu, 100);
     let order = trace.take();
@@ -318,7 +326,7 @@ fn ticks_between_two_readings_are_shared_out_by_level() {
         ..Config::default()
     });
     let vcpu = domain.add_vcpu().unwrap();
-    let takes = |ticks| {
+    let poll_of = |ticks| {
         let d = domain.clone();
         async move {
             d.host().time.fetch_add(ticks, Ordering::Relaxed);
@@ -332,9 +340,9 @@ fn ticks_between_two_readings_are_shared_out_by_level() {
         (30, &[0, 2]),
         (40, &[1, 2, 6]),
     ];
-    for (n, each) in all {
-        for &ticks in each {
-            domain.spawn(takes(ticks), at(n)).unwrap().detach();
+    for (n, lengths) in all {
+        for &ticks in lengths {
+            domain.spawn(poll_of(ticks), at(n)).unwrap().detach();
         }
     }
     assert_eq!(run(&vcpu, 100), 12);
@@ -373,6 +381,7 @@ fn stats_count_polls_waits_and_starvation_by_level() {
     assert_eq!(urgent.run_ticks, 200);
     assert_eq!(urgent.starve_ticks, 0);
     assert_eq!(lazy.starve_ticks, 300);
+    // The wait of 300 ticks is rounded down to its bucket.
     assert_eq!((lazy.wait.count(), lazy.wait.quantile(1.0)), (1, 256));
     assert_eq!(vcpu.level_stats(level(5)).polls, 0);
 }
@@ -389,15 +398,20 @@ fn a_level_that_was_empty_has_not_starved_when_reprio_fills_it() {
     assert_eq!(vcpu.level_stats(level(5)).starve_ticks, 0);
 }
 
-/// Records its name and yields `times` times, each time keeping its place in the queue.
-fn gives_way(trace: &Trace, name: &'static str, times: usize) -> impl Future<Output = ()> + use<> {
-    let (trace, mut left) = (trace.clone(), times);
+/// Returns a future that records its name and yields `times` times, each time keeping its place in
+/// the queue.
+fn yield_in_place(
+    trace: &Trace,
+    name: &'static str,
+    times: usize,
+) -> impl Future<Output = ()> + use<> {
+    let (trace, mut remaining) = (trace.clone(), times);
     std::future::poll_fn(move |cx| {
         trace.push(name);
-        if left == 0 {
+        if remaining == 0 {
             return std::task::Poll::Ready(());
         }
-        left -= 1;
+        remaining -= 1;
         cx.waker().wake_by_ref();
         keep_place();
         std::task::Poll::Pending
@@ -409,7 +423,7 @@ fn a_coroutine_that_yields_in_place_goes_before_others_of_its_level() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
     for (n, name) in ["a", "b", "c"].into_iter().enumerate() {
-        let future = gives_way(&trace, name, 2);
+        let future = yield_in_place(&trace, name, 2);
         // Whether a coroutine is pinned makes no difference.
         if n == 1 {
             // SAFETY: the future and its output are `Send`.
@@ -431,7 +445,7 @@ fn a_coroutine_that_yields_in_place_goes_before_others_of_its_level() {
 fn a_coroutine_that_yields_in_place_goes_before_one_that_arrives_at_the_same_tick() {
     let (domain, trace) = (domain(Config::default()), Trace::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let pinned = gives_way(&trace, "pinned", 1);
+    let pinned = yield_in_place(&trace, "pinned", 1);
     // SAFETY: the future and its output are `Send`.
     unsafe { vcpu.spawn_pinned(pinned, at(7)) }
         .unwrap()
@@ -451,7 +465,7 @@ fn a_coroutine_that_yields_with_another_level_goes_to_the_tail() {
     let vcpu = plain.add_vcpu().unwrap();
     let (d, t) = (plain.clone(), trace.clone());
     let mut polled = false;
-    let moves = std::future::poll_fn(move |cx| {
+    let change_level = std::future::poll_fn(move |cx| {
         t.push("moves");
         if std::mem::replace(&mut polled, true) {
             return std::task::Poll::Ready(());
@@ -462,7 +476,7 @@ fn a_coroutine_that_yields_with_another_level_goes_to_the_tail() {
         keep_place();
         std::task::Poll::Pending
     });
-    plain.spawn(moves, at(7)).unwrap().detach();
+    plain.spawn(change_level, at(7)).unwrap().detach();
     plain.spawn(trace.say("b"), at(9)).unwrap().detach();
     run(&vcpu, 100);
     assert_eq!(trace.take(), "moves b moves");
@@ -474,19 +488,19 @@ fn a_quantum_continues_over_polls_that_yield_in_place() {
     let vcpu = domain.add_vcpu().unwrap();
     domain.host().time.store(100, Ordering::Relaxed);
     let began = Trace::default();
-    let (b, mut left, d) = (began.clone(), 2, domain.clone());
-    let works = std::future::poll_fn(move |cx| {
+    let (b, mut remaining, d) = (began.clone(), 2, domain.clone());
+    let work = std::future::poll_fn(move |cx| {
         b.push(quantum_began().to_string());
         d.host().time.fetch_add(10, Ordering::Relaxed);
-        if left == 0 {
+        if remaining == 0 {
             return std::task::Poll::Ready(());
         }
-        left -= 1;
+        remaining -= 1;
         cx.waker().wake_by_ref();
         keep_place();
         std::task::Poll::Pending
     });
-    domain.spawn(works, at(7)).unwrap().detach();
+    domain.spawn(work, at(7)).unwrap().detach();
     domain.spawn(trace.say("old"), at(7)).unwrap().detach();
     run(&vcpu, 100);
     // Each poll takes 10 ticks, and the quantum begins with the first.

@@ -28,40 +28,40 @@ fn reprio_moves_a_queued_coroutine_to_the_tail_of_its_new_level() {
 fn invariant_5_bitmap_follows_every_operation() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
-    let bits = |levels: &[u8]| {
+    let assert_bitmap = |levels: &[u8]| {
         let expected = levels.iter().fold(0, |all, &n| all | level(n).bit());
         assert_eq!(vcpu.bitmap(), expected);
         assert_eq!(domain.bitmap(), expected);
     };
-    bits(&[]);
+    assert_bitmap(&[]);
     let a = serving(&vcpu, || domain.spawn(block_once(), at(20))).unwrap();
-    bits(&[20]);
+    assert_bitmap(&[20]);
     let b = serving(&vcpu, || domain.spawn(block_once(), at(0))).unwrap();
-    bits(&[0, 20]);
+    assert_bitmap(&[0, 20]);
     let c = domain.spawn(yield_now(), at(63)).unwrap();
-    bits(&[0, 20, 63]);
+    assert_bitmap(&[0, 20, 63]);
     domain.reprio(a.id(), level(21)).unwrap();
-    bits(&[0, 21, 63]);
+    assert_bitmap(&[0, 21, 63]);
     assert_eq!(step(&vcpu).unwrap().0, b.id());
-    bits(&[21, 63]);
+    assert_bitmap(&[21, 63]);
     domain.reprio(b.id(), level(1)).unwrap();
-    bits(&[21, 63]);
+    assert_bitmap(&[21, 63]);
     domain.wake(b.id()).unwrap();
-    bits(&[1, 21, 63]);
+    assert_bitmap(&[1, 21, 63]);
     b.cancel();
-    bits(&[1, 21, 63]);
+    assert_bitmap(&[1, 21, 63]);
     step(&vcpu);
-    bits(&[21, 63]);
+    assert_bitmap(&[21, 63]);
     step(&vcpu);
-    bits(&[63]);
+    assert_bitmap(&[63]);
     assert_eq!(step(&vcpu).unwrap().0, c.id());
-    bits(&[63]);
+    assert_bitmap(&[63]);
     step(&vcpu);
-    bits(&[]);
+    assert_bitmap(&[]);
     a.cancel();
-    bits(&[21]);
+    assert_bitmap(&[21]);
     step(&vcpu);
-    bits(&[]);
+    assert_bitmap(&[]);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::support::{at, block_once, domain, run, serving};
 use upshift_core::{Config, Domain, Executor, Picked};
 
-/// Ticks after which a poll is long, and ticks between two looks that find nothing.
+/// Ticks after which a poll is long.
 const AFTER: u64 = 50;
+/// Ticks between two looks that find nothing.
 const PERIOD: u64 = 20 * AFTER;
 
 type Host = crate::support::TestHost;
@@ -23,11 +24,11 @@ fn two_vcpus() -> (Domain<Host>, Executor<Host>, Executor<Host>) {
     (domain, a, b)
 }
 
-fn pass(domain: &Domain<Host>, ticks: u64) {
+fn advance_clock(domain: &Domain<Host>, ticks: u64) {
     domain.host().time.fetch_add(ticks, Relaxed);
 }
 
-fn kicked(domain: &Domain<Host>) -> Vec<usize> {
+fn take_kicks(domain: &Domain<Host>) -> Vec<usize> {
     std::mem::take(&mut *domain.host().kicked.lock().unwrap())
 }
 
@@ -65,13 +66,13 @@ fn a_poll_that_begins_wakes_a_vcpu_that_sleeps() {
     assert_eq!((a.sleep_limit(), b.sleep_limit()), (None, None));
     a.unpark();
     polling(&domain, &a, || {
-        assert_eq!(kicked(&domain), [1]);
+        assert_eq!(take_kicks(&domain), [1]);
         b.unpark();
         assert!(b.prepare_park());
         assert_eq!(b.sleep_limit(), Some(AFTER));
     });
     // A vCPU that already wakes to look is not woken again.
-    polling(&domain, &a, || assert_eq!(kicked(&domain), []));
+    polling(&domain, &a, || assert_eq!(take_kicks(&domain), []));
 }
 
 #[test]
@@ -80,16 +81,16 @@ fn work_behind_a_long_poll_is_found_when_the_poll_is_long() {
     assert!(b.prepare_park());
     polling(&domain, &a, || {
         domain.spawn(block_once(), at(50)).unwrap().detach();
-        pass(&domain, AFTER - 1);
+        advance_clock(&domain, AFTER - 1);
         assert!(!b.look(|_| false), "found before it is long");
         assert!(!a.is_long());
-        pass(&domain, 1);
-        let mut seen = Vec::new();
+        advance_clock(&domain, 1);
+        let mut long_vcpus = Vec::new();
         assert!(b.look(|vcpu| {
-            seen.push(vcpu.index());
+            long_vcpus.push(vcpu.index());
             false
         }));
-        assert_eq!(seen, [a.index()]);
+        assert_eq!(long_vcpus, [a.index()]);
         assert!(a.is_long());
         b.unpark();
         assert_eq!(run(&b, 10), 1);
@@ -103,13 +104,13 @@ fn work_that_becomes_ready_during_a_long_poll_is_announced_at_once() {
     let (domain, a, b) = two_vcpus();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
-        pass(&domain, AFTER);
+        advance_clock(&domain, AFTER);
         assert!(!b.look(|_| false));
         // A poll that is known to be long needs no more looks.
         assert_eq!(b.sleep_limit(), None);
-        kicked(&domain);
+        take_kicks(&domain);
         domain.spawn(async {}, at(50)).unwrap().detach();
-        assert_eq!(kicked(&domain), [1]);
+        assert_eq!(take_kicks(&domain), [1]);
         b.unpark();
         assert_eq!(run(&b, 10), 1);
     });
@@ -125,7 +126,7 @@ fn fruitless_looks_eventually_come_once_a_period() {
         while domain.host().time.load(Relaxed) < began + 100 * PERIOD {
             let limit = b.sleep_limit().expect("polls may become long");
             assert!((AFTER..=PERIOD).contains(&limit), "{limit}");
-            pass(&domain, limit);
+            advance_clock(&domain, limit);
             // Polls are short, since the one under way has just begun.
             a.refresh_clock();
             assert!(!b.look(|_| panic!("a short poll is called long")));
@@ -133,11 +134,12 @@ fn fruitless_looks_eventually_come_once_a_period() {
             looks += 1;
         }
     });
+    // One look a period, 20 more from the full budget, and a margin of 5.
     assert!((100..=125).contains(&looks), "{looks} looks in 100 periods");
 }
 
 #[test]
-fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
+fn an_idle_vcpu_that_has_looked_too_often_pays_off_its_budget_and_sleeps() {
     let (domain, a, b) = two_vcpus();
     assert!(b.prepare_park());
     polling(&domain, &a, || {
@@ -149,8 +151,9 @@ fn an_idle_vcpu_that_has_looked_too_often_comes_to_rest() {
     let mut waits = 0;
     while let Some(limit) = b.sleep_limit() {
         waits += 1;
+        // One wait pays off the debt; the bound has a margin.
         assert!(waits < 10, "it wakes every {limit} ticks");
-        pass(&domain, limit);
+        advance_clock(&domain, limit);
         b.charge_fruitless_wait();
     }
 }
@@ -160,7 +163,7 @@ fn a_vcpu_that_is_not_served_does_not_keep_others_awake() {
     let (domain, a, b) = two_vcpus();
     polling(&domain, &a, || ());
     run(&a, 10);
-    pass(&domain, PERIOD);
+    advance_clock(&domain, PERIOD);
     // `a` is not parked and not polling, as after the return of `block_on`.
     assert!(b.prepare_park());
     assert_eq!(b.sleep_limit(), None);
@@ -180,10 +183,10 @@ fn one_of_several_idle_vcpus_looks_and_the_next_takes_its_place() {
     polling(&domain, &a, || {
         assert_eq!(b.sleep_limit(), Some(AFTER));
         assert_eq!((c.sleep_limit(), d.sleep_limit()), (None, None));
-        assert_eq!(kicked(&domain), []);
+        assert_eq!(take_kicks(&domain), []);
         // The vCPU that looked has found work.
         b.unpark();
-        polling(&domain, &b, || assert_eq!(kicked(&domain), [2]));
+        polling(&domain, &b, || assert_eq!(take_kicks(&domain), [2]));
         c.unpark();
         assert!(c.prepare_park());
         assert_eq!(c.sleep_limit(), Some(AFTER));
@@ -197,10 +200,10 @@ fn a_vcpu_that_is_not_parked_looks_once_a_period() {
     assert!(b.is_look_due());
     polling(&domain, &a, || {
         assert!(!b.look(|_| false));
-        pass(&domain, PERIOD - 1);
+        advance_clock(&domain, PERIOD - 1);
         b.refresh_clock();
         assert!(!b.is_look_due());
-        pass(&domain, 1);
+        advance_clock(&domain, 1);
         b.refresh_clock();
         assert!(b.is_look_due());
         assert!(b.look(|_| true));
@@ -213,11 +216,11 @@ fn without_long_polls_no_vcpu_looks() {
     let (a, b) = (domain.add_vcpu().unwrap(), domain.add_vcpu().unwrap());
     assert!(b.prepare_park());
     polling(&domain, &a, || {
-        pass(&domain, 1_000_000);
+        advance_clock(&domain, 1_000_000);
         assert_eq!(b.sleep_limit(), None);
         domain.spawn(async {}, at(50)).unwrap().detach();
         assert!(!b.look(|_| true));
-        assert_eq!(kicked(&domain), []);
+        assert_eq!(take_kicks(&domain), []);
     });
     run(&a, 10);
 }
@@ -235,20 +238,20 @@ fn a_vcpu_that_is_kicked_and_leaves_work_kicks_another() {
         }
     });
     polling(&domain, &a, || {
-        assert_eq!(kicked(&domain), [b.index()]);
+        assert_eq!(take_kicks(&domain), [b.index()]);
         b.unpark();
         serving(&b, || {
             let first = b.pick(None);
             assert!(matches!(first, Some(Picked::Poll(_))));
             // `b` has taken two of the three coroutines, and one of the two waits for the end of
             // its poll.
-            assert_eq!(kicked(&domain), [c.index()]);
+            assert_eq!(take_kicks(&domain), [c.index()]);
             c.unpark();
             serving(&c, || {
                 // `c` takes another coroutine; `a` and `b` are in their polls.
                 let third = c.pick(None);
                 assert!(matches!(third, Some(Picked::Poll(_))));
-                assert_eq!(kicked(&domain), [d.index()]);
+                assert_eq!(take_kicks(&domain), [d.index()]);
                 d.unpark();
                 assert_eq!(run(&d, 10), 1);
                 let Some(Picked::Poll(third)) = third else {

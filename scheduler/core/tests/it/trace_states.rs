@@ -76,8 +76,8 @@ fn a_suspended_coroutine_waits_its_turn_like_any_other() {
     assert_eq!(trace.take(), "begins equal resumes lazy");
 }
 
-/// Runs a coroutine of level 20 that is suspended at time 0, and two that yield now and then, with
-/// `step` ticks per poll.
+/// Runs a coroutine of level 20 that is suspended at time 0, and two that yield three times each,
+/// with `step` ticks per poll. Returns the order of their polls.
 fn suspended_among_yielding(suspended_delay: u64, step: u64) -> String {
     let config = Config {
         suspended_delay,
@@ -119,16 +119,17 @@ fn a_suspended_coroutine_waits_for_fresh_ones_for_a_bounded_time() {
 
 #[test]
 fn a_resumed_coroutine_gets_a_turn_if_fresh_ones_wait() {
-    for (others, level, expected) in [(true, 20, true), (true, 30, false), (false, 20, false)] {
+    for (spawns_other, level, expected) in [(true, 20, true), (true, 30, false), (false, 20, false)]
+    {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
         let (server, d) = (Server::of(&vcpu), domain.clone());
         let long = async move {
             let executor = server.get();
             // SAFETY: the test has one thread, and the poll continues only after it was picked
-            // again, two lines on.
+            // again, below.
             unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
-            if others {
+            if spawns_other {
                 d.spawn(async {}, at(level)).unwrap().detach();
             }
             match executor.pick(None) {
@@ -209,10 +210,10 @@ fn the_host_is_notified_of_a_change_of_level_only_if_a_poll_may_have_to_yield() 
     let other = queued.id();
     let busy = async move {
         let me = d.current_id().unwrap();
-        let notifies = |of: CoroutineId, to: u8| {
+        let notifies = |id: CoroutineId, new_level: u8| {
             d.vcpus().next().unwrap().set_arrival_notice(true);
             let before = d.host().notified.lock().unwrap().len();
-            d.reprio(of, level(to)).unwrap();
+            d.reprio(id, level(new_level)).unwrap();
             d.host().notified.lock().unwrap().len() > before
         };
         assert!(!notifies(me, 20), "as it was");
@@ -447,11 +448,11 @@ fn a_panic_in_the_destructor_of_an_output_or_a_payload_goes_no_further() {
         .unwrap()
         .detach();
     // Detached after its exit, so the output is dropped with the handle.
-    let late = domain
+    let handle = domain
         .spawn(async { PanicsInDrop("output") }, at(20))
         .unwrap();
     assert_eq!(run(&vcpu, 10), 3);
-    drop(late);
+    drop(handle);
     domain.spawn(yield_now(), at(20)).unwrap().detach();
     assert_eq!(run(&vcpu, 10), 2);
 }
@@ -544,13 +545,13 @@ fn a_coroutine_that_is_set_aside_is_in_no_queue_until_it_resumes() {
         let executor = server.get();
         // SAFETY: the test has one thread and holds the domain, and the poll continues only after
         // it was picked again.
-        let aside = unsafe { executor.set_aside_current() }.unwrap();
-        let me = aside.id();
+        let set_aside = unsafe { executor.set_aside_current() }.unwrap();
+        let me = set_aside.id();
         assert_eq!(d.state(me), State::Suspended);
         assert!(executor.pick(None).is_none());
         assert_eq!((executor.bitmap(), executor.suspended()), (0, 0));
         d.reprio(me, upshift_core::Level::at::<7>()).unwrap();
-        std::thread::spawn(|| aside.requeue()).join().unwrap();
+        std::thread::spawn(|| set_aside.requeue()).join().unwrap();
         assert_ne!(executor.bitmap() & 1 << 7, 0);
         assert!(matches!(executor.pick(None), Some(Picked::Resume { id, .. }) if id == me));
     };

@@ -36,8 +36,8 @@ fn spawn_returns_the_reason_for_a_failure() {
 #[test]
 fn a_domain_has_a_bounded_number_of_vcpus() {
     let domain = domain(Config::default());
-    let most = if cfg!(miri) { 3 } else { MAX_VCPUS };
-    let vcpus: Vec<_> = (0..most).map(|_| domain.add_vcpu().unwrap()).collect();
+    let max_vcpus = if cfg!(miri) { 3 } else { MAX_VCPUS };
+    let vcpus: Vec<_> = (0..max_vcpus).map(|_| domain.add_vcpu().unwrap()).collect();
     for (index, vcpu) in vcpus.iter().enumerate() {
         assert_eq!(vcpu.index(), index);
     }
@@ -45,7 +45,7 @@ fn a_domain_has_a_bounded_number_of_vcpus() {
         let error = domain.add_vcpu().unwrap_err();
         assert!(error.to_string().contains("256"));
     }
-    assert_eq!(domain.active_vcpus(), most);
+    assert_eq!(domain.active_vcpus(), max_vcpus);
     drop(vcpus);
     assert_eq!(domain.active_vcpus(), 0);
     assert_eq!(domain.add_vcpu().unwrap().index(), 0);
@@ -151,26 +151,26 @@ fn a_suspended_coroutine_is_not_taken() {
         crate::support::Server::of(&a),
         crate::support::Server::of(&b),
     );
-    let (d, looked) = (domain.clone(), Trace::default());
-    let look = looked.clone();
+    let (d, trace) = (domain.clone(), Trace::default());
+    let t = trace.clone();
     domain
         .spawn(
             async move {
-                let l = look.clone();
-                let look_around = async move {
-                    let stolen = serving(other.get(), || other.get().pick(None).is_some());
-                    l.push(stolen.to_string());
+                let t2 = t.clone();
+                let try_to_steal = async move {
+                    let has_stolen = serving(other.get(), || other.get().pick(None).is_some());
+                    t2.push(has_stolen.to_string());
                 };
-                d.spawn(look_around, at(10)).unwrap().detach();
+                d.spawn(try_to_steal, at(10)).unwrap().detach();
                 server.suspend();
-                look.push("resumes");
+                t.push("resumes");
             },
             at(20),
         )
         .unwrap()
         .detach();
     run(&a, 10);
-    assert_eq!(looked.take(), "false resumes");
+    assert_eq!(trace.take(), "false resumes");
 }
 
 #[test]
@@ -178,17 +178,17 @@ fn a_wake_ends_the_wait_of_a_parked_vcpu_once() {
     let domain = domain(Config::default());
     let vcpu = domain.add_vcpu().unwrap();
     let kicked = || std::mem::take(&mut *domain.host().kicked.lock().unwrap());
-    let one = domain.spawn(block_once(), at(7)).unwrap();
-    let two = domain.spawn(block_once(), at(7)).unwrap();
+    let first = domain.spawn(block_once(), at(7)).unwrap();
+    let second = domain.spawn(block_once(), at(7)).unwrap();
     assert!(!vcpu.prepare_park());
     run(&vcpu, 10);
     assert!(kicked().is_empty());
-    // A second wake changes nothing.
+    // A second call of `prepare_park` and a second wake change nothing.
     assert!(vcpu.prepare_park());
     assert!(vcpu.prepare_park());
     assert_eq!(domain.idle_vcpus(), 1);
-    domain.wake(one.id()).unwrap();
-    domain.wake(two.id()).unwrap();
+    domain.wake(first.id()).unwrap();
+    domain.wake(second.id()).unwrap();
     assert_eq!(kicked(), [0]);
     assert_eq!(domain.idle_vcpus(), 0);
     vcpu.unpark();

@@ -16,10 +16,10 @@ fn endless(
     Arc<Mutex<Option<Waker>>>,
 ) {
     let (trace, waker) = (trace.clone(), Arc::new(Mutex::new(None)));
-    let left = waker.clone();
+    let shared_waker = waker.clone();
     let future = poll_fn(move |cx| {
         trace.push(name);
-        *left.lock().unwrap() = Some(cx.waker().clone());
+        *shared_waker.lock().unwrap() = Some(cx.waker().clone());
         Poll::Pending
     });
     (future, waker)
@@ -37,8 +37,8 @@ fn invariant_2_wakes_by_id_and_by_waker_poll_exactly_once_each() {
     assert_eq!(run(&vcpu, 10), 1);
     waker.lock().unwrap().as_ref().unwrap().wake_by_ref();
     assert_eq!(run(&vcpu, 10), 1);
-    let taken = waker.lock().unwrap().take();
-    taken.unwrap().wake();
+    let last_waker = waker.lock().unwrap().take();
+    last_waker.unwrap().wake();
     assert_eq!(run(&vcpu, 10), 1);
     assert_eq!(trace.take(), "poll poll poll poll");
 }
@@ -181,7 +181,7 @@ fn a_coroutine_created_unstarted_begins_at_its_first_wake() {
 fn a_waker_outlives_its_coroutine_and_its_domain() {
     let trace = Trace::default();
     let (blocked, waker) = endless(&trace, "poll");
-    let (exited, late) = endless(&trace, "poll");
+    let (exited, exited_waker) = endless(&trace, "poll");
     {
         let domain = domain(Config::default());
         let vcpu = domain.add_vcpu().unwrap();
@@ -190,10 +190,10 @@ fn a_waker_outlives_its_coroutine_and_its_domain() {
         run(&vcpu, 10);
         handle.cancel();
         assert!(join(&vcpu, handle).unwrap_err().is_cancelled());
-        late.lock().unwrap().as_ref().unwrap().wake_by_ref();
+        exited_waker.lock().unwrap().as_ref().unwrap().wake_by_ref();
         assert_eq!(run(&vcpu, 10), 0);
     }
-    for waker in [waker, late] {
+    for waker in [waker, exited_waker] {
         let waker = waker.lock().unwrap().take().unwrap();
         let another = waker.clone();
         another.wake();

@@ -1,5 +1,5 @@
-//! Tests what a watchdog learns from the core, which is the poll under way, and the report of its
-//! end.
+//! Tests the information that a watchdog gets from the core: the poll under way, and the report of
+//! its end.
 
 use std::future::Future;
 use std::panic::Location;
@@ -17,22 +17,22 @@ fn a_poll_is_seen_from_another_thread_while_it_lasts() {
     let vcpu = domain.add_vcpu().unwrap();
     domain.host().time.store(500, Ordering::Relaxed);
     assert_eq!(vcpu.current_poll(), None);
-    let (begun, has_begun) = mpsc::channel();
-    let (let_continue, may_continue) = mpsc::channel::<()>();
+    let (begin_sender, begin_receiver) = mpsc::channel();
+    let (continue_sender, continue_receiver) = mpsc::channel::<()>();
     let observer = {
         let domain = domain.clone();
         std::thread::spawn(move || {
-            has_begun.recv().unwrap();
+            begin_receiver.recv().unwrap();
             let poll = domain.vcpus().next().unwrap().current_poll();
-            let_continue.send(()).unwrap();
+            continue_sender.send(()).unwrap();
             poll
         })
     };
     let here = Location::caller();
     let handle = serving(&vcpu, || {
         let future = async move {
-            begun.send(()).unwrap();
-            may_continue.recv().unwrap();
+            begin_sender.send(()).unwrap();
+            continue_receiver.recv().unwrap();
         };
         domain.spawn_at(future, at(9), here).unwrap()
     });
@@ -54,18 +54,18 @@ fn coroutines_of_one_type_have_their_own_source_positions() {
     let first = Location::caller();
     let places = [first, Location::caller(), first, Location::caller()];
     for place in places {
-        let (seen, sees) = mpsc::channel();
+        let (location_sender, location_receiver) = mpsc::channel();
         let inner = domain.clone();
-        let looks = move || {
+        let look = move || {
             let poll = inner.vcpus().next().unwrap().current_poll();
-            seen.send(poll.unwrap().location).unwrap();
+            location_sender.send(poll.unwrap().location).unwrap();
         };
         let handle = serving(&vcpu, || {
-            let future = CallOnce(Some(Box::new(looks)));
+            let future = CallOnce(Some(Box::new(look)));
             domain.spawn_at(future, at(9), place).unwrap()
         });
         run(&vcpu, 10);
-        assert_eq!(sees.recv(), Ok(place));
+        assert_eq!(location_receiver.recv(), Ok(place));
         handle.detach();
     }
 }
@@ -75,8 +75,8 @@ struct CallOnce(Option<Box<dyn FnOnce() + Send>>);
 impl Future for CallOnce {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
-        if let Some(looks) = self.0.take() {
-            looks();
+        if let Some(function) = self.0.take() {
+            function();
         }
         Poll::Ready(())
     }

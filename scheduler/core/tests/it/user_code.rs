@@ -13,8 +13,8 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use crate::support::{TestHost, Trace, at, block_once, domain, is_critical, run, serving};
 use upshift_core::{Config, Domain, Executor};
 
-/// Records each call. A `!` before its name marks a call in a critical section, `outside` after its
-/// name a call outside of a poll.
+/// A recorder of calls of user code. A `!` before the name of a call marks a call in a critical
+/// section, and `outside` after the name marks a call outside of a poll.
 #[derive(Clone)]
 struct Probe {
     trace: Trace,
@@ -29,11 +29,11 @@ impl Probe {
         }
     }
 
-    fn say(&self, what: &str) {
+    fn say(&self, name: &str) {
         let polling = self.domain.vcpus().any(|vcpu| vcpu.is_polling());
         let critical = if is_critical() { "!" } else { "" };
         let outside = if polling { "" } else { " outside" };
-        self.trace.push(format!("{critical}{what}{outside}"));
+        self.trace.push(format!("{critical}{name}{outside}"));
     }
 
     /// Returns a foreign waker, as another executor would make it.
@@ -94,9 +94,9 @@ fn the_output_of_a_coroutine_that_its_own_poll_detaches_is_dropped_by_that_poll(
     let (domain, vcpu, probe) = machine();
     let output = Dropped(probe.clone(), "output");
     let place = Arc::new(std::sync::Mutex::new(None));
-    let mine = place.clone();
+    let shared_place = place.clone();
     let future = async move {
-        drop(mine.lock().unwrap().take());
+        drop(shared_place.lock().unwrap().take());
         output
     };
     *place.lock().unwrap() = Some(domain.spawn(future, at(7)).unwrap());
@@ -138,10 +138,10 @@ fn a_foreign_waker_of_a_handle_is_woken_by_the_poll_that_ends() {
 fn a_coroutine_that_awaits_with_foreign_wakers_clones_and_drops_them_interruptibly() {
     let (domain, vcpu, probe) = machine();
     let mut child = serving(&vcpu, || domain.spawn(pending::<()>(), at(9))).unwrap();
-    let theirs = probe.clone();
+    let parent_probe = probe.clone();
     let parent = poll_fn(move |_| {
         for _ in 0..2 {
-            let waker = theirs.waker();
+            let waker = parent_probe.waker();
             let mut cx = Context::from_waker(&waker);
             assert!(Pin::new(&mut child).poll(&mut cx).is_pending());
         }
@@ -157,14 +157,14 @@ fn a_coroutine_that_awaits_with_foreign_wakers_clones_and_drops_them_interruptib
 #[test]
 fn a_future_that_cannot_be_spawned_is_dropped_interruptibly() {
     let (domain, vcpu, probe) = machine();
-    let refused = |domain: &Domain<TestHost>| {
+    let spawn_refused = |domain: &Domain<TestHost>| {
         let future = Dropped(probe.clone(), "future");
         let spawned = domain.spawn(async move { drop(future) }, at(7));
         assert!(spawned.is_err());
     };
     drop(vcpu);
-    refused(&domain);
+    spawn_refused(&domain);
     domain.close();
-    refused(&domain);
+    spawn_refused(&domain);
     assert_eq!(probe.trace.take(), "future outside future outside");
 }

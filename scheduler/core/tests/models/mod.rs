@@ -25,7 +25,7 @@ use std::task::Poll;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Notify;
-use loom::sync::atomic::{AtomicUsize as Modelled, Ordering::SeqCst, fence};
+use loom::sync::atomic::{AtomicUsize as ModelledUsize, Ordering::SeqCst, fence};
 use loom::thread::{self, JoinHandle};
 use upshift_core::{
     Config, CoroutineId, Domain, Executor, Host, Kind, Level, Picked, Polled, Priority, ServedVcpu,
@@ -49,6 +49,7 @@ pub struct ModelHost {
     time: AtomicU64,
     /// True if the locks of vCPUs are biased to their owners.
     biases: bool,
+    /// Number of kicks of each vCPU.
     kicks: [AtomicUsize; 3],
     /// Wake-up of a kicked vCPU, which is kept until the vCPU waits, as by an eventfd or a pending
     /// interrupt.
@@ -183,7 +184,7 @@ pub fn reprio_elsewhere(domain: &Domain<ModelHost>, id: CoroutineId, to: u8) -> 
 }
 
 /// Polls the next coroutine, once. Returns false if none is ready.
-pub fn turn(vcpu: &Executor<ModelHost>) -> bool {
+pub fn poll_next(vcpu: &Executor<ModelHost>) -> bool {
     serving(vcpu, || {
         let Some(Picked::Poll(running)) = vcpu.pick(None) else {
             return false;
@@ -215,10 +216,11 @@ struct Inner {
     /// Accessed only by polls, so that the checker detects polls that overlap.
     polls: UnsafeCell<usize>,
     /// Written before the wake.
-    data: Modelled,
+    data: ModelledUsize,
     /// Value of `data` that the last poll saw.
     seen: AtomicUsize,
-    polled: AtomicUsize,
+    /// Number of polls, invisible to the checker.
+    poll_count: AtomicUsize,
 }
 
 // SAFETY: the checker verifies that no two threads use a cell at once.
@@ -228,9 +230,9 @@ impl Work {
     pub fn new() -> Work {
         let inner = Inner {
             polls: UnsafeCell::new(0),
-            data: Modelled::new(0),
+            data: ModelledUsize::new(0),
             seen: AtomicUsize::new(0),
-            polled: AtomicUsize::new(0),
+            poll_count: AtomicUsize::new(0),
         };
         Work {
             inner: Arc::new(inner),
@@ -244,7 +246,7 @@ impl Work {
             // checker verifies this.
             inner.polls.with_mut(|polls| unsafe { *polls += 1 });
             inner.seen.store(inner.data.load(Relaxed), Relaxed);
-            inner.polled.fetch_add(1, Relaxed);
+            inner.poll_count.fetch_add(1, Relaxed);
             Poll::Pending
         })
     }
@@ -294,9 +296,10 @@ impl Work {
     }
 
     pub fn polls(&self) -> usize {
-        self.inner.polled.load(Relaxed)
+        self.inner.poll_count.load(Relaxed)
     }
 
+    /// Returns true if the last poll has seen the data of a wake.
     pub fn has_seen(&self) -> bool {
         self.inner.seen.load(Relaxed) != 0
     }

@@ -25,6 +25,7 @@ use upshift_core::{
 
 thread_local! {
     static SERVED: Cell<Option<NonNull<Vcpu<TestHost>>>> = const { Cell::new(None) };
+    /// Number of critical sections that this thread is in.
     static ENTERED: Cell<u32> = const { Cell::new(0) };
     /// Function to call when this thread next leaves its critical section.
     static LEAVING: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
@@ -33,7 +34,9 @@ thread_local! {
 #[derive(Default)]
 pub struct TestHost {
     pub time: AtomicU64,
+    /// Indices of the vCPUs that were kicked.
     pub kicked: Mutex<Vec<usize>>,
+    /// Indices of the vCPUs that `notify_arrival` named.
     pub notified: Mutex<Vec<usize>>,
     /// Arguments of `notify_local_arrival`: the urgency of work that a poll made ready on the vCPU
     /// that runs the poll.
@@ -73,8 +76,8 @@ unsafe impl Host for TestHost {
     }
     fn leave_critical() {
         ENTERED.set(ENTERED.get() - 1);
-        if let Some(then) = LEAVING.take() {
-            then();
+        if let Some(action) = LEAVING.take() {
+            action();
         }
     }
     fn relax(&self, _: u32) {
@@ -93,10 +96,10 @@ pub fn is_critical() -> bool {
     ENTERED.get() != 0
 }
 
-/// Calls `then` at the end of the calling thread's next critical section.
+/// Calls `action` at the end of the calling thread's next critical section.
 #[allow(dead_code, reason = "not every test does")]
-pub fn when_leaving(then: impl FnOnce() + 'static) {
-    LEAVING.set(Some(Box::new(then)));
+pub fn when_leaving(action: impl FnOnce() + 'static) {
+    LEAVING.set(Some(Box::new(action)));
 }
 
 /// Makes the calling thread serve the vCPU during `f`.
@@ -120,6 +123,7 @@ pub fn need_preempt() -> bool {
     unsafe { SERVED.get().unwrap().as_ref() }.need_preempt()
 }
 
+/// Returns the coroutine that this thread polls, and its level.
 pub fn polled_here() -> (Option<CoroutineId>, Option<Level>) {
     // SAFETY: the vCPU is alive, since `serving` borrows its executor.
     let vcpu = unsafe { SERVED.get().unwrap().as_ref() };
@@ -204,6 +208,7 @@ pub fn yield_now() -> impl Future<Output = ()> + Send {
     })
 }
 
+/// Polls the next coroutine once, and returns its id and level; `None` if no coroutine is ready.
 pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     serving(executor, || match executor.pick(None)? {
         Picked::Resume { id, .. } => panic!("{id} was not suspended"),
@@ -216,6 +221,7 @@ pub fn step(executor: &Executor<TestHost>) -> Option<(CoroutineId, Level)> {
     })
 }
 
+/// Runs coroutines until the one of this handle has exited, and returns its result.
 pub fn join<T>(
     executor: &Executor<TestHost>,
     handle: JoinHandle<T, TestHost>,
@@ -253,10 +259,10 @@ impl Server {
         let executor = self.get();
         // SAFETY: no other thread serves the vCPU, and the poll that calls this continues only when
         // the loop below ends, that is, after the coroutine was picked again.
-        let me = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
+        let own_id = unsafe { executor.suspend_current(QueueEnd::Tail) }.unwrap();
         loop {
             match executor.pick(None).expect("the suspended poll is ready") {
-                Picked::Resume { id, .. } => return assert_eq!(id, me),
+                Picked::Resume { id, .. } => return assert_eq!(id, own_id),
                 Picked::Poll(running) => drop(running.poll()),
             }
         }

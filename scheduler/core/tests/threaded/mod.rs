@@ -70,7 +70,8 @@ pub fn domain(config: Config) -> Domain<ThreadHost> {
 pub struct Stop(AtomicBool);
 
 impl Stop {
-    pub fn now(&self, domain: &Domain<ThreadHost>) {
+    /// Asks the threads of the domain to stop serving.
+    pub fn set(&self, domain: &Domain<ThreadHost>) {
         self.0.store(true, Ordering::SeqCst);
         for thread in &domain.host().threads {
             if let Some(thread) = &*thread.lock().unwrap() {
@@ -96,12 +97,12 @@ pub fn serve(
     *host.threads[executor.index()].lock().unwrap() = Some(thread::current());
     SERVED.set(Some(executor.vcpu()));
     begin(&executor);
-    let (mut left, mut back) = (polls, None);
-    while left != 0 && !stop.is_set() {
+    let (mut polls_left, mut back) = (polls, None);
+    while polls_left != 0 && !stop.is_set() {
         match executor.pick(back.take()) {
             Some(Picked::Resume { id, .. }) => panic!("{id} was not suspended"),
             Some(Picked::Poll(running)) => {
-                left -= 1;
+                polls_left -= 1;
                 if let Polled::Yielded(yielded) = running.poll() {
                     back = Some(yielded);
                 }
@@ -121,10 +122,14 @@ pub fn serve(
     SERVED.set(None);
 }
 
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+/// Waits until `is_done` returns true, and panics if it does not within 60 s.
+pub fn eventually(event: &str, mut is_done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(cfg!(miri) || Instant::now() < deadline, "never: {what}");
+    while !is_done() {
+        assert!(
+            cfg!(miri) || Instant::now() < deadline,
+            "has not happened in 60 s: {event}"
+        );
         thread::yield_now();
     }
 }
@@ -140,8 +145,8 @@ impl Random {
     }
 }
 
-/// Asserts that at most one thread is in the poll, and for a pinned coroutine that it is always the
-/// same thread.
+/// A check that at most one thread is in the poll of a coroutine and that, if the coroutine is
+/// pinned, it is always the same thread.
 #[derive(Default)]
 pub struct OneAtATime {
     inside: AtomicUsize,
@@ -157,8 +162,8 @@ impl OneAtATime {
     }
 
     pub fn during<R>(&self, failures: &AtomicU64, f: impl FnOnce() -> R) -> R {
-        let wrong = self.pinned.is_some_and(|on| on != thread::current().id());
-        if self.inside.fetch_add(1, Ordering::SeqCst) != 0 || wrong {
+        let is_wrong_thread = self.pinned.is_some_and(|on| on != thread::current().id());
+        if self.inside.fetch_add(1, Ordering::SeqCst) != 0 || is_wrong_thread {
             failures.fetch_add(1, Ordering::SeqCst);
         }
         let result = f();

@@ -13,15 +13,15 @@ use crate::machine::Machine;
 use crate::workload::Workload;
 use crate::world::World;
 
-/// What a vCPU does from the beginning of a poll to the next pick.
+/// The activity of a vCPU from the beginning of a poll to the next pick.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Other,
-    /// A poll of a level of the floor. `ahead` is true if a coroutine above the floor was ready
-    /// when the poll began; `seen` is the vCPU's bitmap at that time.
+    /// A poll of a level of the floor. `overtakes_urgent` is true if a coroutine above the floor
+    /// was ready when the poll began; `ready` is the vCPU's bitmap at that time.
     Floor {
-        ahead: bool,
-        seen: u64,
+        overtakes_urgent: bool,
+        ready: u64,
     },
 }
 
@@ -40,7 +40,7 @@ pub(super) struct FloorLaw {
     bound: u64,
     /// True if the floor is guaranteed its share *f*. The guarantee requires one vCPU, and *f* ·
     /// *P* ≤ *Q*.
-    promises: bool,
+    is_guaranteed: bool,
 }
 
 impl FloorLaw {
@@ -57,7 +57,8 @@ impl FloorLaw {
             ahead: vec![0; machine.vcpus],
             behind: 0,
             bound: 100 * (floor.quantum + poll + unseen),
-            promises: machine.vcpus == 1 && u64::from(floor.percent) * poll <= 100 * floor.quantum,
+            is_guaranteed: machine.vcpus == 1
+                && u64::from(floor.percent) * poll <= 100 * floor.quantum,
         })
     }
 
@@ -65,11 +66,14 @@ impl FloorLaw {
         level >= self.floor.from.get()
     }
 
-    /// Records that a vCPU begins a poll of `level` while the levels in `seen` are ready. `ahead`
-    /// is true if a coroutine above the floor is ready, too.
-    pub(super) fn record_poll(&mut self, vcpu: usize, level: u8, ahead: bool, seen: u64) {
+    /// Records that a vCPU begins a poll of `level` while the levels in `ready` are ready.
+    /// `urgent_waits` is true if a coroutine above the floor is ready, too.
+    pub(super) fn record_poll(&mut self, vcpu: usize, level: u8, urgent_waits: bool, ready: u64) {
         self.uses[vcpu] = if self.contains(level) {
-            Use::Floor { ahead, seen }
+            Use::Floor {
+                overtakes_urgent: urgent_waits,
+                ready,
+            }
         } else {
             Use::Other
         };
@@ -83,7 +87,7 @@ impl FloorLaw {
     /// not ask the poll to yield to these levels.
     pub(super) fn ready_before_poll(&self, vcpu: usize) -> u64 {
         match self.uses[vcpu] {
-            Use::Floor { seen, .. } => seen,
+            Use::Floor { ready, .. } => ready,
             Use::Other => 0,
         }
     }
@@ -92,31 +96,34 @@ impl FloorLaw {
     /// exceeded, if any.
     fn account(&mut self, all: &[Tracked], time: u64) -> Option<String> {
         let share = u64::from(self.floor.percent);
-        let rest = (100 - share) * time;
+        let complement = (100 - share) * time;
         for (vcpu_use, ahead) in self.uses.iter().zip(&mut self.ahead) {
             *ahead = match vcpu_use {
-                Use::Floor { ahead: true, .. } => *ahead + rest,
+                Use::Floor {
+                    overtakes_urgent: true,
+                    ..
+                } => *ahead + complement,
                 _ => ahead.saturating_sub(share * time),
             };
         }
         let has_work = |tracked: &Tracked| tracked.is_queued() && self.contains(tracked.level);
         self.behind = if self.uses[0] != Use::Other {
-            self.behind.saturating_sub(rest)
+            self.behind.saturating_sub(complement)
         } else if all.iter().any(has_work) {
             self.behind + share * time
         } else {
             0
         };
-        let most_ahead = self.ahead.iter().copied().max().unwrap_or(0);
-        let (what, excess) = if most_ahead > self.bound {
-            ("went ahead of urgent work for", most_ahead)
-        } else if self.promises && self.behind > self.bound {
+        let max_ahead = self.ahead.iter().copied().max().unwrap_or(0);
+        let (relation, excess) = if max_ahead > self.bound {
+            ("went ahead of urgent work for", max_ahead)
+        } else if self.is_guaranteed && self.behind > self.bound {
             ("are behind their share by", self.behind)
         } else {
             return None;
         };
         Some(format!(
-            "the levels of the floor {what} {:.3} µs; the bound is {:.3} µs",
+            "the levels of the floor {relation} {:.3} µs; the bound is {:.3} µs",
             excess as f64 / 1e5,
             self.bound as f64 / 1e5
         ))
@@ -131,7 +138,7 @@ impl Laws {
         };
         match floor.account(&self.all, time) {
             None => Ok(()),
-            Some(what) => Err(self.violation(world, Law::Floor, what)),
+            Some(description) => Err(self.violation(world, Law::Floor, description)),
         }
     }
 }

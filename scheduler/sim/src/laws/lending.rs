@@ -22,30 +22,31 @@ impl Laws {
         self.requeue(k);
     }
 
-    fn lives(&self, k: usize) -> bool {
+    fn is_alive(&self, k: usize) -> bool {
         !matches!(self.all[k].phase, Phase::New | Phase::Exited)
     }
 
-    /// Checks that the coroutine that `k` waits for is at least as urgent as `k`. Only a blocked
-    /// `k` is checked, since a coroutine that is no longer blocked may have another level, which it
-    /// lends in its next poll.
-    fn check_loan(&self, world: &World, k: usize, to: usize) -> Result<(), Violation> {
-        let (from, to_level) = (self.all[k].level, self.all[to].level);
-        if self.all[k].phase != Phase::Blocked || !self.lives(to) || to_level <= from {
+    /// Checks that coroutine `other`, for which `k` waits, is at least as urgent as `k`. Only a
+    /// blocked `k` is checked, since a coroutine that is no longer blocked may have another level,
+    /// which it lends in its next poll.
+    fn check_loan(&self, world: &World, k: usize, other: usize) -> Result<(), Violation> {
+        let (level, other_level) = (self.all[k].level, self.all[other].level);
+        if self.all[k].phase != Phase::Blocked || !self.is_alive(other) || other_level <= level {
             return Ok(());
         }
-        let what = format!("#{k} of level {from} waits for #{to}, which is of level {to_level}");
-        Err(self.violation(world, Law::Truth, what))
+        let description =
+            format!("#{k} of level {level} waits for #{other}, which is of level {other_level}");
+        Err(self.violation(world, Law::Truth, description))
     }
 
     /// Checks all locks and all awaited coroutines. Called between two steps.
     pub(super) fn check_lending(&self, world: &World) -> Result<(), Violation> {
-        let mut borrows = vec![false; self.all.len()];
+        let mut has_waiter = vec![false; self.all.len()];
         for lock in world.locks.borrow().iter() {
             let Some((holder, _)) = lock.holder else {
                 continue;
             };
-            borrows[holder] = true;
+            has_waiter[holder] = true;
             for waiting in &lock.waiting {
                 self.check_loan(world, waiting.k, holder)?;
             }
@@ -54,19 +55,19 @@ impl Laws {
             tracked
                 .awaited
                 .iter()
-                .for_each(|other| borrows[*other] = true);
+                .for_each(|other| has_waiter[*other] = true);
             if let Some(other) = tracked.awaits {
-                borrows[other] = true;
+                has_waiter[other] = true;
                 self.check_loan(world, k, other)?;
             }
         }
         for (k, tracked) in self.all.iter().enumerate() {
-            if !borrows[k] && self.lives(k) && tracked.level != tracked.base {
-                let what = format!(
+            if !has_waiter[k] && self.is_alive(k) && tracked.level != tracked.base {
+                let description = format!(
                     "#{k} has level {} of its own and runs at {}, though no coroutine waits for it",
                     tracked.base, tracked.level
                 );
-                return Err(self.violation(world, Law::Truth, what));
+                return Err(self.violation(world, Law::Truth, description));
             }
         }
         Ok(())

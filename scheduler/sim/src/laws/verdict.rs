@@ -21,47 +21,48 @@ impl Laws {
         if !self.enabled {
             return Ok(());
         }
-        let is_below = |level| {
+        let is_of_floor = |level| {
             self.floor
                 .as_ref()
                 .is_some_and(|floor| floor.contains(level))
         };
         // A poll of the floor (the reserved share of less urgent levels) may go ahead of urgent
         // work, within the bound of the law of the floor.
-        let below = is_below(level);
+        let is_floor_poll = is_of_floor(level);
         let ready_first = |tracked: &Tracked| {
             tracked.is_settled()
                 && tracked.may_run_on(vcpu)
                 && tracked.level < level
                 && tracked.settled < pick.began
         };
-        let urgent_waits = below
+        let urgent_waits = is_floor_poll
             && (self.all.iter().enumerate()).any(|(other, tracked)| {
-                other != k && ready_first(tracked) && !is_below(tracked.level)
+                other != k && ready_first(tracked) && !is_of_floor(tracked.level)
             });
         // A poll that the floor puts ahead of urgent work is picked from the vCPU's own queues
         // only, so with several vCPUs a more urgent coroutine of the floor may wait elsewhere.
         let in_order = !urgent_waits || self.picks.len() == 1;
-        let alone = self.picks.len() == 1 && !resumed;
+        let is_fifo = self.picks.len() == 1 && !resumed;
         let overtaken = self.all.iter().enumerate().find(|(other, tracked)| {
-            let waited = *other != k && tracked.is_settled() && tracked.may_run_on(vcpu);
-            let first = ready_first(tracked) && (!below || (in_order && is_below(tracked.level)));
-            let fifo =
-                alone && tracked.level == level && tracked.settled_pick < self.all[k].ready_pick;
-            waited && (first || fifo)
+            let is_candidate = *other != k && tracked.is_settled() && tracked.may_run_on(vcpu);
+            let goes_first = ready_first(tracked)
+                && (!is_floor_poll || (in_order && is_of_floor(tracked.level)));
+            let was_earlier =
+                is_fifo && tracked.level == level && tracked.settled_pick < self.all[k].ready_pick;
+            is_candidate && (goes_first || was_earlier)
         });
         let Some((other, tracked)) = overtaken else {
             if let Some(floor) = &mut self.floor {
-                let seen = world.cpus[vcpu].executor.bitmap();
-                floor.record_poll(vcpu, level, urgent_waits, seen);
+                let ready = world.cpus[vcpu].executor.bitmap();
+                floor.record_poll(vcpu, level, urgent_waits, ready);
             }
             return Ok(());
         };
-        let what = format!(
+        let description = format!(
             "vCPU {vcpu} polls #{k} of level {level} while #{other} of level {} is ready",
             tracked.level
         );
-        Err(self.violation(world, Law::Order, what))
+        Err(self.violation(world, Law::Order, description))
     }
 
     /// Returns the level at which a vCPU polls coroutine `k`. A poll that cannot be interrupted is
@@ -69,7 +70,7 @@ impl Laws {
     fn level_of_poll(&self, vcpu: usize, k: usize) -> u8 {
         let level = self.all[k].level;
         match self.picks[vcpu].chosen {
-            Some((chosen, began)) if self.inline && chosen == k => level.min(began),
+            Some((chosen, began)) if self.is_inline && chosen == k => level.min(began),
             _ => level,
         }
     }
@@ -83,7 +84,10 @@ impl Laws {
         if world.is_quiescent() {
             self.check_truth(world)?;
         }
-        let (from, bound) = (std::mem::replace(&mut self.time, until), self.bound);
+        let (from, bound) = (
+            std::mem::replace(&mut self.time, until),
+            self.conservation_bound,
+        );
         if from == until {
             return Ok(());
         }
@@ -110,7 +114,7 @@ impl Laws {
             longest.behind_less_urgent = longest.behind_less_urgent.max(tracked.behind);
             if tracked.beside_idle > bound {
                 broken = broken.or(Some((Law::Conservation, k)));
-            } else if tracked.behind > self.behind {
+            } else if tracked.behind > self.progress_bound {
                 broken = broken.or(Some((Law::Progress, k)));
             }
         }
@@ -127,14 +131,14 @@ impl Laws {
                 .waits_since(0)
                 .is_some_and(|since| since <= world.now())
         };
-        let left = self
+        let stuck = self
             .all
             .iter()
             .position(|tracked| waits(tracked) || tracked.phase == Phase::Suspended);
-        match left {
+        match stuck {
             Some(k) if self.enabled => {
-                let what = format!("#{k} is {:?} and waits for ever", self.all[k].phase);
-                Err(self.violation(world, Law::Conservation, what))
+                let description = format!("#{k} is {:?} and waits for ever", self.all[k].phase);
+                Err(self.violation(world, Law::Conservation, description))
             }
             _ => Ok(()),
         }
@@ -186,11 +190,11 @@ impl Laws {
         let bitmap = world.domain.bitmap();
         let hidden = |tracked: &Tracked| tracked.is_settled() && bitmap & (1 << tracked.level) == 0;
         if let Some(k) = self.all.iter().position(hidden) {
-            let what = format!(
+            let description = format!(
                 "#{k} of level {} is ready and not in the bitmap {bitmap:#x}",
                 self.all[k].level
             );
-            return Err(self.violation(world, Law::Truth, what));
+            return Err(self.violation(world, Law::Truth, description));
         }
         let mut idle = 0;
         for (vcpu, (cpu, activity)) in world.cpus.iter().zip(&self.activity).enumerate() {
@@ -202,29 +206,29 @@ impl Laws {
             let level = self.all[k].level;
             let shown = executor.running_level().map(Level::get);
             if shown.is_none_or(|shown| shown < level) {
-                let what = format!("vCPU {vcpu} polls level {level} and shows {shown:?}");
-                return Err(self.violation(world, Law::Truth, what));
+                let description = format!("vCPU {vcpu} polls level {level} and shows {shown:?}");
+                return Err(self.violation(world, Law::Truth, description));
             }
-            let overtaken = self
+            let ready_before_poll = self
                 .floor
                 .as_ref()
                 .map_or(0, |floor| floor.ready_before_poll(vcpu));
-            let more_urgent = ((1_u64 << level) - 1) & !overtaken;
+            let more_urgent = ((1_u64 << level) - 1) & !ready_before_poll;
             if executor.bitmap() & more_urgent != 0 && !executor.need_preempt() {
-                let what = format!(
+                let description = format!(
                     "vCPU {vcpu} polls level {level}, has {:#x} ready, and is not asked to yield",
                     executor.bitmap()
                 );
-                return Err(self.violation(world, Law::Truth, what));
+                return Err(self.violation(world, Law::Truth, description));
             }
         }
         self.check_lending(world)?;
         if idle != world.domain.idle_vcpus() {
-            let what = format!(
+            let description = format!(
                 "{idle} vCPUs are parked, and {} are counted",
                 world.domain.idle_vcpus()
             );
-            return Err(self.violation(world, Law::Truth, what));
+            return Err(self.violation(world, Law::Truth, description));
         }
         Ok(())
     }
@@ -232,25 +236,33 @@ impl Laws {
     fn waited_too_long(&self, world: &World, law: Law, k: usize) -> Violation {
         let tracked = &self.all[k];
         let (time, bound, beside) = match law {
-            Law::Conservation => (tracked.beside_idle, self.bound, "beside an idle vCPU"),
-            _ => (tracked.behind, self.behind, "while less urgent work ran"),
+            Law::Conservation => (
+                tracked.beside_idle,
+                self.conservation_bound,
+                "beside an idle vCPU",
+            ),
+            _ => (
+                tracked.behind,
+                self.progress_bound,
+                "while less urgent work ran",
+            ),
         };
         let micros = |time: u64| time as f64 / 1e3;
-        let what = format!(
+        let description = format!(
             "#{k} of level {}, {:?}, has waited {:.3} µs {beside}; the bound is {:.3} µs",
             tracked.level,
             tracked.phase,
             micros(time),
             micros(bound)
         );
-        self.violation(world, law, what)
+        self.violation(world, law, description)
     }
 
-    pub(super) fn violation(&self, world: &World, law: Law, what: String) -> Violation {
+    pub(super) fn violation(&self, world: &World, law: Law, description: String) -> Violation {
         Violation {
             law,
             at: self.time.max(world.now()),
-            what,
+            description,
             timeline: self.timeline.clone(),
         }
     }

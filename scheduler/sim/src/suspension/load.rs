@@ -22,14 +22,14 @@ pub struct Load {
     /// Requested quantum, ns; the rule may raise it.
     pub quantum: u64,
     /// Longest delay of the watcher's wake-up, ns.
-    pub late: u64,
+    pub max_wake_delay: u64,
     /// Price of a look by the clock, ns, which is charged to the budget but takes no time. A look
     /// because of an arrival costs half as much.
-    pub look: u64,
+    pub look_cost: u64,
     /// True if an operation of a level more urgent than any poll is always in flight.
     pub expects_urgent: bool,
     /// Factor, at least 1, by which polls take longer because other programs also use the CPU.
-    pub slow: u64,
+    pub slowdown: u64,
     /// Number of vCPUs, at least 1. Arrival *n* comes to vCPU *n* modulo this.
     pub vcpus: usize,
     /// Polls in the order of time.
@@ -63,14 +63,14 @@ pub struct Wait {
     /// in the wait.
     pub watcher: WatcherState,
     /// Set if the budget for suspensions did not suffice for this suspension.
-    pub lacked: bool,
+    pub lacked_budget: bool,
     /// Set if the poll under way had a turn (a short time in which a suspended poll runs on), or
     /// was stopped for a turn of another poll.
-    pub turned: bool,
+    pub had_turn: bool,
     /// Set if another poll arrived while a poll of the same level waited. The bound of the theorem
     /// then does not apply, since the arrival may have woken the watcher, and each look is charged
     /// to the budget.
-    pub followed: bool,
+    pub was_followed: bool,
 }
 
 /// Outcome of a load.
@@ -81,7 +81,7 @@ pub struct Outcome {
     /// Index of the arrival of each poll, and the time from the arrival to the end of the poll, ns.
     pub times: Vec<(usize, u64)>,
     /// For each vCPU, the times of suspensions by the rule.
-    pub suspended: Vec<Vec<u64>>,
+    pub suspension_times: Vec<Vec<u64>>,
     /// Number of suspensions at which only polls that had used their quantum waited.
     pub for_expired: u64,
     /// Number of suspensions of polls that had not used their quantum, for a poll of the same
@@ -90,18 +90,18 @@ pub struct Outcome {
     /// For each vCPU, the number of stale looks, each of which begins a rest.
     pub stale_looks: Vec<u64>,
     /// Number of looks that were due to an arrival and did not suspend a poll.
-    pub by_event: u64,
+    pub event_looks: u64,
     /// Number of looks by the clock that did not suspend a poll.
-    pub by_clock: u64,
+    pub clock_looks: u64,
     /// For each vCPU, the number of suspensions for a turn of another poll.
     pub turns: Vec<u64>,
     /// For each vCPU, the number of polls that were set aside because they slept.
     pub set_aside: Vec<u64>,
     /// Longest time for which a sleeping poll kept its vCPU while other polls waited there, ns.
-    pub slept_in_the_way: u64,
+    pub longest_blocking_sleep: u64,
     /// Longest time for which a suspended poll was off the CPU, ns. Each such time is divided by
     /// the number of suspended polls.
-    pub kept_off: u64,
+    pub longest_off_cpu: u64,
     /// End of the last poll.
     pub end: u64,
 }

@@ -11,7 +11,7 @@
 //!
 //! The watcher's timer, its rests (times in which it ignores arrivals) and its watchdog are
 //! modelled on those of the runtime (`linux/runtime/src/preempt/{alarm,serve,watcher}.rs`). The
-//! watcher wakes late by a random time of at most [`Load::late`].
+//! watcher wakes late by a random time of at most [`Load::max_wake_delay`].
 
 mod load;
 mod theorems;
@@ -31,19 +31,19 @@ use vcpu::{Activity, NEVER, Poll, Stretch, Vcpu};
 pub fn run_load(load: &Load) -> Outcome {
     let rule = Rule::new(load.cost, load.quantum);
     let looks = LookCosts {
-        event: load.look / 2,
-        timer: load.look,
+        event: load.look_cost / 2,
+        timer: load.look_cost,
     };
     let mut machine = Machine {
         rule,
         load,
         vcpus: (0..load.vcpus)
-            .map(|_| Vcpu::new(looks, load.slow))
+            .map(|_| Vcpu::new(looks, load.slowdown))
             .collect(),
         random: load.arrivals.len() as u64,
         now: 0,
         outcome: Outcome {
-            suspended: vec![Vec::new(); load.vcpus],
+            suspension_times: vec![Vec::new(); load.vcpus],
             stale_looks: vec![0; load.vcpus],
             turns: vec![0; load.vcpus],
             set_aside: vec![0; load.vcpus],
@@ -83,18 +83,19 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     /// Returns a random delay of the watcher's next wake-up.
-    fn late(&mut self) -> u64 {
+    fn wake_delay(&mut self) -> u64 {
         self.random = random(self.random);
-        self.random % (self.load.late + 1)
+        self.random % (self.load.max_wake_delay + 1)
     }
 
+    /// Lets the watcher look after `time` nanoseconds.
     fn look_in(&mut self, index: usize, time: u64) {
-        let (at, late) = (self.now.saturating_add(time), self.late());
-        self.vcpus[index].arm(at, late);
+        let (at, delay) = (self.now.saturating_add(time), self.wake_delay());
+        self.vcpus[index].arm(at, delay);
     }
 
     fn wake_watcher(&mut self, index: usize) {
-        let at = self.now + self.late();
+        let at = self.now + self.wake_delay();
         let vcpu = &mut self.vcpus[index];
         vcpu.listens = false;
         vcpu.notified_at = vcpu.notified_at.min(at);
@@ -107,6 +108,7 @@ impl Machine<'_> {
         }
     }
 
+    /// Records the arrival of poll `n`, and notifies the watcher or an idle vCPU.
     fn arrive(&mut self, n: usize) {
         let arrival = self.load.arrivals[n];
         let index = n % self.vcpus.len();
@@ -122,10 +124,10 @@ impl Machine<'_> {
             was_suspended: false,
             expired: false,
             off_since: now,
-            among: 0,
+            suspended_count: 0,
         };
-        for (_, _, wait) in &mut vcpu.open {
-            wait.followed |= wait.is_equal;
+        for (_, _, wait) in &mut vcpu.open_waits {
+            wait.was_followed |= wait.is_equal;
         }
         if let Some((under_way, stretch, ran, false)) = vcpu.poll_under_way(now)
             && under_way.level >= arrival.level
@@ -137,11 +139,11 @@ impl Machine<'_> {
                 waited: 0,
                 is_equal: under_way.level == arrival.level,
                 watcher: vcpu.watcher_state(),
-                lacked: false,
-                turned: ran.stretch < stretch.turn,
-                followed: false,
+                lacked_budget: false,
+                had_turn: ran.stretch < stretch.turn,
+                was_followed: false,
             };
-            vcpu.open.push((n, now, wait));
+            vcpu.open_waits.push((n, now, wait));
         }
         vcpu.push(poll, QueueEnd::Tail);
         match &mut vcpu.activity {
@@ -162,11 +164,15 @@ impl Machine<'_> {
     fn handle_event(&mut self, index: usize) {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
-        if let Some(place) = vcpu.aside.iter().position(|(until, _)| *until <= now) {
-            let mut poll = vcpu.aside.swap_remove(place).1;
+        if let Some(place) = vcpu
+            .set_aside_polls
+            .iter()
+            .position(|(until, _)| *until <= now)
+        {
+            let mut poll = vcpu.set_aside_polls.swap_remove(place).1;
             (poll.suspended, poll.expired, poll.off_since) = (true, false, now);
             poll.was_suspended = true;
-            poll.among = 1 + vcpu.count_suspended();
+            poll.suspended_count = 1 + vcpu.count_suspended();
             vcpu.push(poll, QueueEnd::Head);
             return match &mut vcpu.activity {
                 Activity::Idle => self.pick(index),
@@ -197,8 +203,8 @@ impl Machine<'_> {
                 mut poll,
                 mut stretch,
                 since,
-            } if since + poll.time_until_stop() * self.load.slow <= now => {
-                let time = (now - since) / self.load.slow;
+            } if since + poll.time_until_stop() * self.load.slowdown <= now => {
+                let time = (now - since) / self.load.slowdown;
                 poll.advance(time);
                 stretch.ran += time;
                 vcpu.end_waits(now, &mut self.outcome);
@@ -229,7 +235,7 @@ impl Machine<'_> {
 
     fn record_sleep(&mut self, since: Option<u64>) {
         let time = since.map_or(0, |since| self.now - since);
-        let longest = &mut self.outcome.slept_in_the_way;
+        let longest = &mut self.outcome.longest_blocking_sleep;
         *longest = time.max(*longest);
     }
 
@@ -237,7 +243,7 @@ impl Machine<'_> {
         let now = self.now;
         let vcpu = &mut self.vcpus[index];
         vcpu.activity = Activity::Idle;
-        if std::mem::take(&mut vcpu.turn)
+        if std::mem::take(&mut vcpu.is_turn_next)
             && let Some(poll) = vcpu.take_longest_off(now)
         {
             return self.start(index, poll, TURN_LENGTH);
@@ -263,7 +269,7 @@ impl Machine<'_> {
             let n = poll.as_ref().map(|poll| poll.n);
             // The wait of a poll ends when it moves to another vCPU.
             let outcome = &mut self.outcome;
-            victim.open.retain_mut(|(waiting, since, wait)| {
+            victim.open_waits.retain_mut(|(waiting, since, wait)| {
                 wait.waited = now - *since;
                 let stays = Some(*waiting) != n;
                 if !stays {
@@ -281,26 +287,26 @@ impl Machine<'_> {
     }
 
     fn start(&mut self, index: usize, mut poll: Poll, turn: u64) {
-        let (now, late) = (self.now, self.late());
+        let (now, delay) = (self.now, self.wake_delay());
         let vcpu = &mut self.vcpus[index];
         if poll.suspended {
             // The number includes the poll that resumes.
-            let among = poll.among.max(1 + vcpu.count_suspended());
-            let off = (now - poll.off_since) / among as u64;
-            self.outcome.kept_off = self.outcome.kept_off.max(off);
+            let suspended_count = poll.suspended_count.max(1 + vcpu.count_suspended());
+            let off_cpu = (now - poll.off_since) / suspended_count as u64;
+            self.outcome.longest_off_cpu = self.outcome.longest_off_cpu.max(off_cpu);
         }
         let resumes = std::mem::take(&mut poll.suspended);
         poll.expired = false;
         vcpu.seen_at = now;
         if !resumes {
-            vcpu.watch_over(poll.level, self.rule.cost, now, late);
+            vcpu.watch_over(poll.level, self.rule.cost, now, delay);
         } else if turn != 0 {
             vcpu.listens = false;
-            vcpu.arm(now + self.rule.cost + turn, late);
+            vcpu.arm(now + self.rule.cost + turn, delay);
         } else {
             vcpu.listens = true;
             if vcpu.waiting != 0 {
-                vcpu.arm(now + MAX_SUSPENSION, late);
+                vcpu.arm(now + MAX_SUSPENSION, delay);
             }
         }
         vcpu.activity = Activity::Polling {
@@ -326,14 +332,14 @@ impl Machine<'_> {
         };
         let vcpu = &mut self.vcpus[index];
         if !stopped && by_timer {
-            self.outcome.by_clock += 1;
+            self.outcome.clock_looks += 1;
         } else if !stopped {
             vcpu.policy.charge_look(now);
-            self.outcome.by_event += 1;
+            self.outcome.event_looks += 1;
         }
         // While a poll is stopped, the watcher looks again when the next turn may be due, as in the
         // runtime.
-        if vcpu.count_suspended() != 0 || !vcpu.aside.is_empty() {
+        if vcpu.count_suspended() != 0 || !vcpu.set_aside_polls.is_empty() {
             let time = vcpu.policy.next_turn_in(now);
             self.look_in(index, time);
         }
@@ -346,7 +352,7 @@ impl Machine<'_> {
             vcpu.policy.begin_rest(now);
             self.outcome.stale_looks[index] += 1;
         }
-        vcpu.give_turn(!vcpu.aside.is_empty(), now);
+        vcpu.give_turn(!vcpu.set_aside_polls.is_empty(), now);
         false
     }
 
@@ -367,11 +373,11 @@ impl Machine<'_> {
             expects_urgent: self.load.expects_urgent,
             any_suspended: vcpu.count_suspended() != 0,
         };
-        let depended_on = Policy::may_block_others(!vcpu.aside.is_empty(), ran);
-        if vcpu.give_turn(depended_on, now) && depended_on {
-            vcpu.open
+        let others_may_depend = Policy::may_block_others(!vcpu.set_aside_polls.is_empty(), ran);
+        if vcpu.give_turn(others_may_depend, now) && others_may_depend {
+            vcpu.open_waits
                 .iter_mut()
-                .for_each(|(.., wait)| wait.turned = true);
+                .for_each(|(.., wait)| wait.had_turn = true);
             if asleep {
                 self.set_aside(index);
             } else {
@@ -381,11 +387,11 @@ impl Machine<'_> {
             }
             return true;
         }
-        let rested = vcpu.policy.rest_end();
+        let last_rest_end = vcpu.policy.rest_end();
         let decision = vcpu
             .policy
             .decide(&rule, &snapshot, by_timer, || asleep, now);
-        if vcpu.policy.rest_end() > rested.max(now) {
+        if vcpu.policy.rest_end() > last_rest_end.max(now) {
             self.outcome.stale_looks[index] += 1;
         }
         match decision {
@@ -398,11 +404,11 @@ impl Machine<'_> {
                 let watcher = vcpu.watcher_state();
                 let waits = snapshot.waiting_work();
                 let may_stop = rule.time_left(waits, ran) == Some(0);
-                for (_, _, wait) in &mut vcpu.open {
+                for (_, _, wait) in &mut vcpu.open_waits {
                     if watcher == WatcherState::Rests {
                         wait.watcher = watcher;
                     }
-                    wait.lacked |= may_stop && ran.stretch >= snapshot.turn;
+                    wait.lacked_budget |= may_stop && ran.stretch >= snapshot.turn;
                 }
                 self.look_in(index, wait);
             }
@@ -419,7 +425,7 @@ impl Machine<'_> {
                 self.outcome.for_expired +=
                     u64::from(snapshot.waiting_work() == WaitingWork::Nothing);
                 self.outcome.before_quantum += u64::from(!is_urgent && !is_old);
-                self.outcome.suspended[index].push(now);
+                self.outcome.suspension_times[index].push(now);
                 self.suspend(index, end);
                 return true;
             }
@@ -446,7 +452,7 @@ impl Machine<'_> {
             unreachable!("only a sleeping poll is set aside")
         };
         poll.elapsed += now - stretch.began;
-        vcpu.aside.push((until, poll));
+        vcpu.set_aside_polls.push((until, poll));
         vcpu.listens = false;
         self.outcome.set_aside[index] += 1;
         self.record_sleep(waited_since);
@@ -464,12 +470,12 @@ impl Machine<'_> {
         else {
             unreachable!("only a running poll is suspended")
         };
-        poll.advance((now - since) / self.load.slow);
+        poll.advance((now - since) / self.load.slowdown);
         poll.elapsed += now - stretch.began;
         (poll.suspended, poll.off_since) = (true, now);
         poll.was_suspended = true;
         poll.expired = end == QueueEnd::Tail;
-        poll.among = 1 + vcpu.count_suspended();
+        poll.suspended_count = 1 + vcpu.count_suspended();
         vcpu.listens = false;
         vcpu.end_waits(until, &mut self.outcome);
         vcpu.push(poll, end);

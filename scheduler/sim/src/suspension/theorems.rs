@@ -36,13 +36,13 @@ pub struct Shape {
     /// See [`Load`].
     pub quantum: u64,
     /// See [`Load`].
-    pub late: u64,
+    pub max_wake_delay: u64,
     /// See [`Load`].
-    pub look: u64,
+    pub look_cost: u64,
     /// See [`Load`].
     pub expects_urgent: bool,
     /// See [`Load`].
-    pub slow: u64,
+    pub slowdown: u64,
     /// See [`Load`].
     pub vcpus: usize,
     /// Number of polls.
@@ -100,10 +100,10 @@ impl Shape {
         Load {
             cost: self.cost,
             quantum: self.quantum,
-            late: self.late,
-            look: self.look,
+            max_wake_delay: self.max_wake_delay,
+            look_cost: self.look_cost,
             expects_urgent: self.expects_urgent,
-            slow: self.slow,
+            slowdown: self.slowdown,
             vcpus: self.vcpus,
             arrivals: arrivals.collect(),
         }
@@ -135,7 +135,7 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         (0..100_u64, any::<bool>()),
         (prop_oneof![Just(1), 1..20_u64], 1..4_usize),
     );
-    let rest = (
+    let workload = (
         1..polls,
         service,
         levels,
@@ -143,18 +143,19 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
         0..20_u64,
         any::<u64>(),
     );
-    (machine, rest).prop_map(|((cost, quantum, late, look, (slow, vcpus)), rest)| {
-        let (polls, service, levels, percent, sleeps_one_in, seed) = rest;
-        let (look, expects_urgent) = look;
+    (machine, workload).prop_map(|(machine, workload)| {
+        let (cost, quantum, max_wake_delay, (look_percent, expects_urgent), (slowdown, vcpus)) =
+            machine;
+        let (polls, service, levels, percent, sleeps_one_in, seed) = workload;
         // The cost of a suspension includes two looks.
-        let look = cost * look / 200;
+        let look_cost = cost * look_percent / 200;
         Shape {
             cost,
             quantum,
-            late,
-            look,
+            max_wake_delay,
+            look_cost,
             expects_urgent,
-            slow,
+            slowdown,
             vcpus,
             polls,
             service,
@@ -166,34 +167,35 @@ pub fn shapes(polls: u64) -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Returns the longest time in nanoseconds that theorem 1 or 2 allows for a wait. `loses` is true
-/// if polls of the load sleep or wait for the CPU.
-fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
-    let (cost, slow) = (load.cost, load.slow);
+/// Returns the longest time in nanoseconds that theorem 1 or 2 allows for a wait. `loses_time` is
+/// true if polls of the load sleep or wait for the CPU.
+fn wait_bound(load: &Load, wait: &Wait, loses_time: bool) -> u64 {
+    let (cost, slowdown) = (load.cost, load.slowdown);
     let quantum = load.quantum.max(4 * cost);
-    let (left_alone, price) = if wait.is_equal {
+    let (run_limit, price) = if wait.is_equal {
         (quantum, cost + RESERVE)
     } else {
         (cost, cost)
     };
     // Until the next look, at least the cost of a look passes. If a poll has slept or waited for
     // the CPU, a quarter of the lost time passes, but at most the length of a turn.
-    let lost = if loses { TURN_LENGTH } else { 0 };
-    let early = left_alone.saturating_sub(wait.ran) * slow + load.look + slow + lost;
-    let unheard = match wait.watcher {
+    let lost_time = if loses_time { TURN_LENGTH } else { 0 };
+    let time_to_look =
+        run_limit.saturating_sub(wait.ran) * slowdown + load.look_cost + slowdown + lost_time;
+    let time_unheard = match wait.watcher {
         WatcherState::Listens => 0,
         WatcherState::Ignores => MAX_SUSPENSION,
         WatcherState::Rests => 2 * MAX_SUSPENSION,
     };
-    let mut most = early + unheard;
-    if wait.lacked {
+    let mut bound = time_to_look + time_unheard;
+    if wait.lacked_budget {
         // The debt is at most the price of one suspension.
-        most += SHARE * (price + cost) + load.late + unheard;
+        bound += SHARE * (price + cost) + load.max_wake_delay + time_unheard;
     }
-    if wait.turned {
-        most += TURN_LENGTH * slow + cost + load.late;
+    if wait.had_turn {
+        bound += TURN_LENGTH * slowdown + cost + load.max_wake_delay;
     }
-    (wait.needed * slow).min(most) + cost + 2 * load.late
+    (wait.needed * slowdown).min(bound) + cost + 2 * load.max_wake_delay
 }
 
 /// Runs a load and checks the theorems.
@@ -202,14 +204,16 @@ fn longest(load: &Load, wait: &Wait, loses: bool) -> u64 {
 /// A description of the violation.
 pub fn check(load: &Load) -> Result<Outcome, String> {
     let outcome = run_load(load);
-    let (cost, late, end) = (load.cost, load.late, outcome.end);
-    let loses = load.slow > 1 || load.arrivals.iter().any(|poll| poll.sleeps.is_some());
+    let (cost, delay, end) = (load.cost, load.max_wake_delay, outcome.end);
+    let loses_time = load.slowdown > 1 || load.arrivals.iter().any(|poll| poll.sleeps.is_some());
     let waits = outcome.waits.iter();
-    for wait in waits.filter(|wait| !wait.followed) {
+    for wait in waits.filter(|wait| !wait.was_followed) {
         let theorem = 1 + u8::from(wait.is_equal);
-        let most = longest(load, wait, loses);
-        if wait.waited > most {
-            return Err(format!("theorem {theorem}: over {most} ns: {wait:?}"));
+        let bound = wait_bound(load, wait, loses_time);
+        if wait.waited > bound {
+            return Err(format!(
+                "theorem {theorem}: a wait over the bound of {bound} ns: {wait:?}"
+            ));
         }
     }
     if outcome.for_expired != 0 {
@@ -220,46 +224,50 @@ pub fn check(load: &Load) -> Result<Outcome, String> {
     }
     if outcome.before_quantum != 0 {
         let count = outcome.before_quantum;
-        return Err(format!("theorem 2: {count} suspended before the quantum"));
+        return Err(format!(
+            "theorem 2: {count} polls suspended before they had used their quantum"
+        ));
     }
-    for (vcpu, suspended) in outcome.suspended.iter().enumerate() {
+    for (vcpu, times) in outcome.suspension_times.iter().enumerate() {
         // Largest lead of the cost of suspensions over its share of the time.
         let mut lowest = i128::MAX;
-        for (n, at) in suspended.iter().enumerate() {
+        for (n, at) in times.iter().enumerate() {
             let spent = (n as u64 * cost * SHARE) as i128 - i128::from(*at);
             lowest = lowest.min(spent);
             let ahead = spent + i128::from(cost * SHARE) - lowest;
             if ahead > i128::from(SHARE * BURST) {
-                return Err(format!("theorem 3: {ahead} ns over the share at {at}"));
+                return Err(format!("theorem 3: {ahead} ns over the share at {at} ns"));
             }
         }
         let turns = outcome.turns[vcpu];
         if turns > end / MAX_SUSPENSION + 1 {
             return Err(format!("theorem 3: {turns} turns in {end} ns"));
         }
-        let stopped = suspended.len() as u64 + turns + outcome.set_aside[vcpu];
+        let stops = times.len() as u64 + turns + outcome.set_aside[vcpu];
         let stale_looks = outcome.stale_looks[vcpu];
         // Besides by time, a rest ends with a stop, and with a look at a poll that is resumed or
         // has used its quantum.
-        if stale_looks > end / MAX_SUSPENSION + 2 * stopped + 1 {
+        if stale_looks > end / MAX_SUSPENSION + 2 * stops + 1 {
             return Err(format!(
-                "theorem 3: {stale_looks} stale looks in {end} ns, {stopped} stopped"
+                "theorem 3: {stale_looks} stale looks in {end} ns, {stops} polls stopped"
             ));
         }
     }
-    let apart = REST_LENGTH
-        + (MAX_SUSPENSION + TURN_LENGTH) * load.slow
+    let max_off_cpu = REST_LENGTH
+        + (MAX_SUSPENSION + TURN_LENGTH) * load.slowdown
         + 2 * MAX_SUSPENSION
-        + 3 * (cost + late);
-    if outcome.kept_off > apart {
-        let time = outcome.kept_off;
-        return Err(format!("theorem 4: {time} ns off the CPU; bound {apart}"));
-    }
-    let asleep = 2 * MAX_SUSPENSION + cost + 2 * late;
-    if outcome.slept_in_the_way > asleep {
-        let time = outcome.slept_in_the_way;
+        + 3 * (cost + delay);
+    if outcome.longest_off_cpu > max_off_cpu {
+        let time = outcome.longest_off_cpu;
         return Err(format!(
-            "theorem 4: a sleeping poll was in the way for {time} ns, at most {asleep}"
+            "theorem 4: {time} ns off the CPU; the bound is {max_off_cpu} ns"
+        ));
+    }
+    let max_sleep = 2 * MAX_SUSPENSION + cost + 2 * delay;
+    if outcome.longest_blocking_sleep > max_sleep {
+        let time = outcome.longest_blocking_sleep;
+        return Err(format!(
+            "theorem 4: a sleeping poll was in the way for {time} ns; the bound is {max_sleep} ns"
         ));
     }
     Ok(outcome)
@@ -278,7 +286,7 @@ pub fn search_loads(count: u32, seed: u64) -> Result<(), String> {
     };
     let holds = |shape: Shape| match check(&shape.load()) {
         Ok(_) => Ok(()),
-        Err(what) => Err(TestCaseError::fail(what)),
+        Err(violation) => Err(TestCaseError::fail(violation)),
     };
     TestRunner::new(config)
         .run(&shapes(80), holds)

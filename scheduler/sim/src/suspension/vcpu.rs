@@ -12,9 +12,12 @@ use super::load::{Outcome, Wait, WatcherState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Poll {
+    /// Index of the poll in the load.
     pub(super) n: usize,
     pub(super) level: u8,
+    /// CPU time that the poll still needs.
     pub(super) left: u64,
+    /// CPU time that the poll has used.
     pub(super) total: u64,
     /// Time since the poll began, except the time for which it was suspended.
     pub(super) elapsed: u64,
@@ -26,7 +29,7 @@ pub(super) struct Poll {
     /// Time at which the poll was last on the CPU, or became ready.
     pub(super) off_since: u64,
     /// Number of polls suspended on the vCPU at `off_since`, this one included.
-    pub(super) among: usize,
+    pub(super) suspended_count: usize,
 }
 
 pub(super) enum Activity {
@@ -64,41 +67,41 @@ pub(super) struct Alarm {
     /// Time at which the timer expires, or `NEVER`.
     at: u64,
     /// Delay of the watcher's wake-up after the timer has expired.
-    late: u64,
+    wake_delay: u64,
     /// Expiry time set by the last poll that began while the watcher rested (did not examine
     /// polls).
     watchdog: u64,
 }
 
 impl Alarm {
-    fn arm(&mut self, at: u64, late: u64) {
+    fn arm(&mut self, at: u64, wake_delay: u64) {
         if at < self.at {
-            (self.at, self.late) = (at, late);
+            (self.at, self.wake_delay) = (at, wake_delay);
         }
     }
 
     /// Postpones the watchdog to 2 · MAX_SUSPENSION from now. Does nothing if the timer is already
     /// due, or has at least MAX_SUSPENSION left. A timer that was set for something other than the
     /// watchdog keeps its earlier time.
-    fn push(&mut self, now: u64, late: u64) {
+    fn push(&mut self, now: u64, wake_delay: u64) {
         if self.at != NEVER && (self.at <= now || self.at >= now + MAX_SUSPENSION) {
             return;
         }
-        let before = std::mem::replace(&mut self.watchdog, now + 2 * MAX_SUSPENSION);
-        if self.at == before {
+        let last_watchdog = std::mem::replace(&mut self.watchdog, now + 2 * MAX_SUSPENSION);
+        if self.at == last_watchdog {
             self.at = NEVER;
         }
-        self.arm(self.watchdog, late);
+        self.arm(self.watchdog, wake_delay);
     }
 
     fn look_at(&self) -> u64 {
-        self.at.saturating_add(self.late)
+        self.at.saturating_add(self.wake_delay)
     }
 }
 
 pub(super) struct Vcpu {
     /// Factor by which a poll takes longer than its CPU time.
-    slow: u64,
+    slowdown: u64,
     pub(super) queues: Vec<VecDeque<Poll>>,
     pub(super) waiting: u64,
     pub(super) activity: Activity,
@@ -114,48 +117,50 @@ pub(super) struct Vcpu {
     /// Time at which an expired poll was last picked before a fresh one.
     pub(super) last_expired_pick: u64,
     /// Set if the next pick takes a suspended poll for its turn.
-    pub(super) turn: bool,
+    pub(super) is_turn_next: bool,
     /// Polls that are set aside, each with the end of its sleep.
-    pub(super) aside: Vec<(u64, Poll)>,
+    pub(super) set_aside_polls: Vec<(u64, Poll)>,
     /// Waits that have not ended, each with the index in the load of the poll that waits, and its
     /// start.
-    pub(super) open: Vec<(usize, u64, Wait)>,
+    pub(super) open_waits: Vec<(usize, u64, Wait)>,
 }
 
+/// Time of an event that does not happen.
 pub(super) const NEVER: u64 = u64::MAX;
 
 impl Vcpu {
-    pub(super) fn new(looks: LookCosts, slow: u64) -> Vcpu {
+    pub(super) fn new(looks: LookCosts, slowdown: u64) -> Vcpu {
         Vcpu {
-            slow,
+            slowdown,
             queues: vec![VecDeque::new(); 64],
             waiting: 0,
             activity: Activity::Idle,
             policy: Policy::new(looks, 0),
             alarm: Alarm {
                 at: NEVER,
-                late: 0,
+                wake_delay: 0,
                 watchdog: NEVER,
             },
             listens: false,
             seen_at: 0,
             notified_at: NEVER,
             last_expired_pick: 0,
-            turn: false,
-            aside: Vec::new(),
-            open: Vec::new(),
+            is_turn_next: false,
+            set_aside_polls: Vec::new(),
+            open_waits: Vec::new(),
         }
     }
 
     pub(super) fn next_event(&self) -> u64 {
-        let own = match &self.activity {
+        let activity_end = match &self.activity {
             Activity::Idle => NEVER,
-            Activity::Polling { poll, since, .. } => since + poll.time_until_stop() * self.slow,
+            Activity::Polling { poll, since, .. } => since + poll.time_until_stop() * self.slowdown,
             Activity::Sleeping { until, .. } | Activity::Switching { until } => *until,
         };
-        let woken = self.aside.iter().map(|(until, _)| *until);
-        let woken = woken.min().unwrap_or(NEVER);
-        own.min(woken)
+        let sleep_ends = self.set_aside_polls.iter().map(|(until, _)| *until);
+        let first_sleep_end = sleep_ends.min().unwrap_or(NEVER);
+        activity_end
+            .min(first_sleep_end)
             .min(self.alarm.look_at())
             .min(self.notified_at)
     }
@@ -174,14 +179,14 @@ impl Vcpu {
         by_timer
     }
 
-    pub(super) fn arm(&mut self, at: u64, late: u64) {
-        self.alarm.arm(at, late);
+    pub(super) fn arm(&mut self, at: u64, wake_delay: u64) {
+        self.alarm.arm(at, wake_delay);
     }
 
     /// Begins to watch a poll that was not suspended, like `watch_over` in the runtime.
-    pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, late: u64) {
+    pub(super) fn watch_over(&mut self, level: u8, cost: u64, now: u64, wake_delay: u64) {
         if self.policy.rest_end() > now {
-            return self.alarm.push(now, late);
+            return self.alarm.push(now, wake_delay);
         }
         self.listens = true;
         if self.waiting != 0 {
@@ -190,7 +195,7 @@ impl Vcpu {
                 WaitingWork::Nothing => MAX_SUSPENSION,
                 WaitingWork::Equal | WaitingWork::Urgent => cost,
             };
-            self.alarm.arm(now + wait, late);
+            self.alarm.arm(now + wait, wake_delay);
         }
     }
 
@@ -207,7 +212,7 @@ impl Vcpu {
                 poll,
                 stretch,
                 since,
-            } => (poll, *stretch, (now - since) / self.slow, false),
+            } => (poll, *stretch, (now - since) / self.slowdown, false),
             Activity::Sleeping { poll, stretch, .. } => (poll, *stretch, 0, true),
             Activity::Idle | Activity::Switching { .. } => return None,
         };
@@ -286,19 +291,20 @@ impl Vcpu {
         poll
     }
 
-    /// Lets the next pick give a turn to a suspended poll, if a turn is due. `depended_on` tells
-    /// whether other work on the vCPU may depend on a suspended poll.
-    pub(super) fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
-        let Some(kept) = self.policy.min_suspension_for_turn(depended_on, now) else {
+    /// Lets the next pick give a turn to a suspended poll, if a turn is due.
+    /// `others_may_depend` is true if other work on the vCPU may depend on a suspended poll.
+    pub(super) fn give_turn(&mut self, others_may_depend: bool, now: u64) -> bool {
+        let Some(min_suspension) = self.policy.min_suspension_for_turn(others_may_depend, now)
+        else {
             return false;
         };
-        let before = now.saturating_sub(kept);
+        let before = now.saturating_sub(min_suspension);
         let mut suspended = self.queues.iter().flatten();
         if !suspended.any(|poll| poll.suspended && poll.off_since <= before) {
             return false;
         }
         self.policy.record_turn(now);
-        self.turn = true;
+        self.is_turn_next = true;
         true
     }
 
@@ -309,7 +315,7 @@ impl Vcpu {
 
     /// Ends the waits for the poll under way.
     pub(super) fn end_waits(&mut self, at: u64, outcome: &mut Outcome) {
-        for (_, since, mut wait) in self.open.drain(..) {
+        for (_, since, mut wait) in self.open_waits.drain(..) {
             wait.waited = at - since;
             outcome.waits.push(wait);
         }
