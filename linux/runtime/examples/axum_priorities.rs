@@ -143,7 +143,7 @@ async fn send_requests(address: SocketAddr) -> Result<(), Box<dyn std::error::Er
     let order = client.get(format!("http://{address}/orders/7").parse()?);
     let order = order.await?.into_body().collect().await?.to_bytes();
     println!("order:  {}", String::from_utf8_lossy(&order));
-    let report = report.await.map_err(|ended| ended.to_string())??;
+    let report = report.await.map_err(|error| error.to_string())??;
     let report = report.into_body().collect().await?.to_bytes();
     println!("report: {}", String::from_utf8_lossy(&report));
     Ok(())

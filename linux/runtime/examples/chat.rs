@@ -4,7 +4,7 @@
 //! amount of memory.
 //!
 //! Without arguments, three clients inside the program talk to each other and the program ends.
-//! With an address, it serves all clients:
+//! With an address, the program serves all clients that connect:
 //!
 //! ```text
 //! cargo run -p upshift --example chat -- 127.0.0.1:7000
@@ -22,7 +22,7 @@ use upshift::net::{TcpListener, TcpStream};
 use upshift::sync::mpsc;
 
 /// Maximum number of lines in a client's queue.
-const QUEUE: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 
 type Line = Arc<[u8]>;
 
@@ -33,7 +33,7 @@ struct Room {
 
 impl Room {
     fn enter(&self, peer: SocketAddr) -> mpsc::Receiver<Line> {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
         self.members().insert(peer, sender);
         receiver
     }
@@ -67,14 +67,14 @@ async fn main() -> io::Result<()> {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(format!("{name} is here\n")).await.0?;
         // All earlier clients receive this line first, so the order is fixed.
-        for (_, earlier) in &mut clients {
-            read_message(earlier).await?;
+        for (_, client) in &mut clients {
+            read_message(client).await?;
         }
         clients.push((name, BufReader::new(stream)));
     }
-    let (name, last) = &mut clients[2];
+    let (name, last_client) = &mut clients[2];
     let farewell = format!("{name} says goodbye\n");
-    last.get_mut().write_all(farewell).await.0?;
+    last_client.get_mut().write_all(farewell).await.0?;
     for (name, client) in &mut clients[..2] {
         println!("{name} hears {}", read_message(client).await?);
     }
@@ -106,7 +106,7 @@ async fn converse(
     room: Arc<Room>,
 ) {
     let (reader, mut writer) = stream.into_split();
-    let writing = upshift::spawn(
+    let writer_handle = upshift::spawn(
         async move {
             // The loop ends when the room has dropped the sender. The lines are shared, not copied.
             while let Some(line) = queue.recv().await {
@@ -122,5 +122,5 @@ async fn converse(
         room.say(peer, &line);
     }
     room.leave(peer);
-    let _ = writing.await;
+    let _ = writer_handle.await;
 }

@@ -20,7 +20,7 @@ async fn main() -> io::Result<()> {
     match arguments.as_slice() {
         [from, to] => copy(from.clone(), to.clone()).await,
         [] => {
-            let name = |end| format!("upshift-copy-{}-{end}", std::process::id());
+            let name = |suffix| format!("upshift-copy-{}-{suffix}", std::process::id());
             let from = std::env::temp_dir().join(name("from"));
             let to = std::env::temp_dir().join(name("to"));
             fs::write(&from, vec![7; 64 << 20]).await?;
@@ -37,24 +37,24 @@ async fn copy(from: PathBuf, to: PathBuf) -> io::Result<()> {
     let max_delay_us = Arc::new(AtomicU64::new(0));
     let clock = upshift::spawn(tick(max_delay_us.clone()), Level::at::<2>());
     let start = Instant::now();
-    let copying = upshift::spawn(
+    let copy_handle = upshift::spawn(
         async move {
-            let mut printed = 0;
+            let mut printed_percent = 0;
             fs::copy_with(from, to, |progress| {
                 let percent = progress.copied * 100 / progress.total.max(1);
-                if percent >= printed + 10 {
-                    printed = percent - percent % 10;
-                    println!("{printed:>3} %");
+                if percent >= printed_percent + 10 {
+                    printed_percent = percent - percent % 10;
+                    println!("{printed_percent:>3} %");
                 }
             })
             .await
         },
         Level::at::<50>(),
     );
-    let copied = copying.await.expect("the copy panicked")?;
+    let byte_count = copy_handle.await.expect("the copy panicked")?;
     clock.cancel();
     println!(
-        "{copied} bytes in {:?}; the clock beside it was at most {} µs late",
+        "{byte_count} bytes in {:?}; the clock beside it was at most {} µs late",
         start.elapsed(),
         max_delay_us.load(Ordering::Relaxed)
     );

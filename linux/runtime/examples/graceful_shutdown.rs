@@ -3,7 +3,7 @@
 //! waits for a moment and continues to accept.
 //!
 //! Without arguments, a client inside the program talks to the server, and the program sends itself
-//! a SIGTERM. With an address, it serves until a signal ends it:
+//! a SIGTERM. With an address, the program serves until it receives a signal:
 //!
 //! ```text
 //! cargo run -p upshift --example graceful_shutdown -- 127.0.0.1:7000
@@ -35,29 +35,29 @@ async fn main() -> io::Result<()> {
     }
 
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let running = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
-    let accepting = upshift::spawn(accept(listener, running.clone()), Priority::Inherit);
+    let permits = Arc::new(Semaphore::new(MAX_CONVERSATIONS));
+    let acceptor = upshift::spawn(accept(listener, permits.clone()), Priority::Inherit);
     let signal = signals.recv().await?;
     println!("signal {signal}: accepting no more");
-    accepting.cancel();
+    acceptor.cancel();
     // When the join returns, the listener is closed.
-    let _ = accepting.await;
+    let _ = acceptor.await;
 
-    // Every conversation holds a permit: the task that has all of them is alone.
-    let all = running.acquire_many(MAX_CONVERSATIONS as u32);
-    match time::timeout(DRAIN_LIMIT, all).await {
+    // Every conversation holds a permit, so all permits are free when all conversations have ended.
+    let all_permits = permits.acquire_many(MAX_CONVERSATIONS as u32);
+    match time::timeout(DRAIN_LIMIT, all_permits).await {
         Ok(_) => println!("all conversations have ended"),
         Err(_) => println!(
             "{} conversations are cut off",
-            MAX_CONVERSATIONS - running.available_permits()
+            MAX_CONVERSATIONS - permits.available_permits()
         ),
     }
     Ok(())
 }
 
-async fn accept(listener: TcpListener, running: Arc<Semaphore>) {
+async fn accept(listener: TcpListener, permits: Arc<Semaphore>) {
     loop {
-        let Ok(permit) = running.clone().acquire_owned().await else {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
             return;
         };
         match listener.accept().await {

@@ -25,18 +25,18 @@ async fn main() {
     );
     let urgent = upshift::spawn(
         async {
-            let mut worst = Duration::ZERO;
+            let mut max_delay = Duration::ZERO;
             for _ in 0..100 {
                 let due = Instant::now() + Duration::from_millis(2);
                 time::sleep_until(due).await;
-                worst = worst.max(due.elapsed());
+                max_delay = max_delay.max(due.elapsed());
             }
-            worst
+            max_delay
         },
         URGENT,
     );
-    let worst = urgent.await.expect("the urgent coroutine panicked");
-    println!("100 timers beside a busy batch: the latest was {worst:?} late");
+    let max_delay = urgent.await.expect("the urgent coroutine panicked");
+    println!("100 timers beside a busy batch: the latest was {max_delay:?} late");
 
     // A join lends the batch the level of this coroutine, so the batch is cancelled first.
     batch.cancel();

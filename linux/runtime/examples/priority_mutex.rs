@@ -13,14 +13,14 @@ use upshift::{Level, yield_now};
 #[upshift::main(vcpus = 1)]
 async fn main() {
     let order = Arc::new(Mutex::new(Vec::new()));
-    let shared = Arc::new(Mutex::new(0));
+    let counter = Arc::new(Mutex::new(0));
 
     let (locked_sender, locked_receiver) = oneshot::channel();
     let holder = {
-        let (shared, order) = (shared.clone(), order.clone());
+        let (counter, order) = (counter.clone(), order.clone());
         upshift::spawn(
             async move {
-                let mut value = shared.lock().await;
+                let mut value = counter.lock().await;
                 locked_sender
                     .send(())
                     .expect("the main coroutine has ended");
@@ -39,17 +39,17 @@ async fn main() {
     locked_receiver.await.expect("the holder has ended");
 
     let urgent = {
-        let (shared, order) = (shared.clone(), order.clone());
+        let (counter, order) = (counter.clone(), order.clone());
         upshift::spawn(
             async move {
-                let value = *shared.lock().await;
+                let value = *counter.lock().await;
                 order.lock().await.push("urgent");
                 value
             },
             Level::at::<2>(),
         )
     };
-    let between = {
+    let middle = {
         let order = order.clone();
         upshift::spawn(
             async move { order.lock().await.push("in between") },
@@ -57,7 +57,7 @@ async fn main() {
         )
     };
     assert_eq!(urgent.await.expect("the urgent coroutine panicked"), 3);
-    between.await.expect("the coroutine in between panicked");
+    middle.await.expect("the coroutine in between panicked");
     holder.await.expect("the holder panicked");
     let order = order.lock().await;
     println!("{}", order.join(", then "));

@@ -25,12 +25,15 @@ async fn main() -> io::Result<()> {
     println!("the read: {}", describe(read.await.is_err()));
 
     // A time limit on a block ends whichever wait the block is in.
-    let whole = time::timeout(Duration::from_millis(20), async {
+    let conversation = time::timeout(Duration::from_millis(20), async {
         let mut stream = TcpStream::connect(address).await?;
         let (count, _) = stream.read(vec![0; 4096]).await;
         count
     });
-    println!("the conversation: {}", describe(whole.await.is_err()));
+    println!(
+        "the conversation: {}",
+        describe(conversation.await.is_err())
+    );
 
     // A coroutine is cancelled through its handle, and its guard is dropped.
     struct Guard;
@@ -39,7 +42,7 @@ async fn main() -> io::Result<()> {
             println!("the coroutine has tidied up");
         }
     }
-    let endless = upshift::spawn(
+    let endless_task = upshift::spawn(
         async {
             let _guard = Guard;
             std::future::pending::<()>().await;
@@ -47,17 +50,17 @@ async fn main() -> io::Result<()> {
         Priority::Inherit,
     );
     time::sleep(Duration::from_millis(5)).await;
-    endless.cancel();
-    match endless.await {
+    endless_task.cancel();
+    match endless_task.await {
         Err(error) if error.is_cancelled() => println!("and says that it was cancelled"),
         other => println!("unexpected: {other:?}"),
     }
 
     // The first future wins, and the slower child process is killed.
     let start = Instant::now();
-    let mut slow = Command::new("sleep");
-    slow.arg("10").kill_on_drop(true);
-    let winner = first(slow.status(), time::sleep(Duration::from_millis(10))).await;
+    let mut slow_child = Command::new("sleep");
+    slow_child.arg("10").kill_on_drop(true);
+    let winner = first(slow_child.status(), time::sleep(Duration::from_millis(10))).await;
     println!("{winner} was first, after {:?}", start.elapsed());
     Ok(())
 }

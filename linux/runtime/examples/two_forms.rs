@@ -1,7 +1,7 @@
 //! System calls in two forms: the server's coroutines await the asynchronous forms of accepting,
-//! receiving and sending, and the client, a thread, makes the same calls in their blocking form. As
-//! in the SharedScheduler papers, both forms of a call have one name: a coroutine id as the last
-//! argument makes the call asynchronous.
+//! receiving and sending, and the clients, which are threads, make the same calls in their blocking
+//! form. As in the SharedScheduler papers, both forms of a call have one name: a coroutine id as
+//! the last argument makes the call asynchronous.
 //!
 //! Run it with `cargo run -p upshift --example two_forms`.
 
@@ -53,16 +53,16 @@ async fn main() -> io::Result<()> {
     let clients: Vec<_> = (1..=CLIENTS)
         .map(|number| spawn_blocking(move || ask(address, format!("hello from client {number}\n"))))
         .collect();
-    let mut served = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..CLIENTS {
         let connection = accept!(&listener, cid).await?;
-        served.push(spawn(serve(connection, log.try_clone()?), Level::at::<8>()));
+        connections.push(spawn(serve(connection, log.try_clone()?), Level::at::<8>()));
     }
     for client in clients {
         let answer = client.await.expect("the client panicked")?;
         print!("{}", String::from_utf8_lossy(&answer));
     }
-    for connection in served {
+    for connection in connections {
         connection.await.expect("the coroutine panicked")?;
     }
     println!("the log has {} bytes", std::fs::metadata(&path)?.len());

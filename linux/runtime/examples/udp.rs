@@ -10,8 +10,8 @@ use std::time::Duration;
 use upshift::net::UdpSocket;
 use upshift::{Priority, time};
 
-/// The server ignores every third datagram, as if the network had lost it.
-const LOST: u32 = 3;
+/// Number of datagrams of which the server ignores one, as if the network had lost it.
+const LOSS_INTERVAL: u32 = 3;
 
 #[upshift::main]
 async fn main() -> io::Result<()> {
@@ -43,11 +43,11 @@ async fn ask(client: &UdpSocket, question: &str) -> io::Result<(String, u32)> {
 
 async fn serve(socket: UdpSocket) -> io::Result<()> {
     let mut datagrams = socket.datagrams();
-    let mut arrived = 0;
+    let mut datagram_count = 0;
     loop {
         let datagram = datagrams.next().await?;
-        arrived += 1;
-        if arrived % LOST != 0 {
+        datagram_count += 1;
+        if datagram_count % LOSS_INTERVAL != 0 {
             let answer = datagram.data.to_ascii_uppercase();
             socket.send_to(&answer, datagram.from).await?;
         }

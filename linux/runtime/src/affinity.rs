@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use crate::notice::explained;
 
+/// A set of CPUs.
 #[derive(Clone)]
 pub(crate) struct Mask(libc::cpu_set_t);
 
@@ -18,13 +19,14 @@ impl Mask {
     }
 }
 
+/// Returns the CPUs on which the calling thread may run.
 pub(crate) fn current() -> io::Result<Mask> {
     // SAFETY: an all-zero set is a valid, empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a local of the size given.
-    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    let result = unsafe { libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus) };
     if result == 0 {
-        Ok(Mask(set))
+        Ok(Mask(cpus))
     } else {
         let error = io::Error::last_os_error();
         let text = format!("cannot ask for this thread's CPUs (sched_getaffinity): {error}");
@@ -44,7 +46,8 @@ pub(crate) fn online_cpus() -> usize {
     usize::try_from(cpus).unwrap_or(1)
 }
 
-pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
+/// Lets the calling thread run on the CPUs of `mask`.
+pub(crate) fn set(mask: &Mask) -> io::Result<()> {
     // SAFETY: the pointer is that of the set in `mask`, with its size.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask.0), &raw const mask.0) };
     if result == 0 {
@@ -54,9 +57,9 @@ pub(crate) fn restore(mask: &Mask) -> io::Result<()> {
     }
 }
 
-/// Gives this affinity to a thread that was just started. The calling thread makes the system call,
-/// because the new thread might have to wait long for the CPU that it has inherited.
-pub(crate) fn restore_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
+/// Gives the affinity `mask` to a thread that was just started. The calling thread makes the system
+/// call, because the new thread might have to wait long for the CPU that it has inherited.
+pub(crate) fn set_of_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
     // SAFETY: the thread has been neither joined nor detached, so its id is valid. The pointer is
     // that of the set in `mask`, with its size.
     unsafe {
@@ -68,6 +71,7 @@ pub(crate) fn restore_thread<T>(thread: &JoinHandle<T>, mask: &Mask) {
     };
 }
 
+/// Lets the calling thread run only on `cpu`.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     let invalid = |why: &str| {
         io::Error::new(
@@ -79,9 +83,8 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
         return Err(invalid("no CPU has so large a number"));
     }
     // SAFETY: an all-zero set is a valid, empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: `cpu` is below `CPU_SETSIZE`, so it is within the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    restore(&Mask(set))
-        .map_err(|_| invalid("this machine or this process's cpuset does not have it"))
+    unsafe { libc::CPU_SET(cpu, &mut cpus) };
+    set(&Mask(cpus)).map_err(|_| invalid("this machine or this process's cpuset does not have it"))
 }

@@ -17,7 +17,7 @@ use upshift_elevate::dispatch::{heavy_barrier, register_barrier};
 use upshift_ring::{Remote, RingWatch};
 
 use crate::memory::mapping;
-use crate::observe::{self, Longest, NamedPoll, Names};
+use crate::observe::{self, LongestPolls, NamedPoll, Names};
 use crate::preempt::permit::{self, Critical};
 use crate::preempt::{self, PreemptionStats};
 use crate::time::clock;
@@ -71,8 +71,9 @@ pub(crate) trait PreemptibleVcpu: Send + Sync {
     fn run(&self, done: &dyn Fn() -> bool);
     /// Returns the levels, as a bitmap, of pinned coroutines that have been picked from their queue
     /// and wait only for the vCPU.
-    fn main_waits(&self) -> u64;
-    fn has_main(&self) -> bool;
+    fn waiting_pinned_levels(&self) -> u64;
+    /// Returns whether the vCPU has a thread for pinned coroutines.
+    fn has_main_thread(&self) -> bool;
     /// Returns whether the calling thread is the thread for pinned coroutines, and serves the vCPU.
     fn polls_pinned_here(&self) -> bool;
     fn has_stopped_polls(&self) -> bool;
@@ -96,7 +97,7 @@ pub struct Linux {
     /// Handles that wake the watchers of preemptible vCPUs, by index.
     watches: Box<[Mutex<Option<RingWatch>>]>,
     preemptible: Box<[Mutex<MaybePreemptible>]>,
-    longest: OnceLock<Arc<Longest>>,
+    longest: OnceLock<Arc<LongestPolls>>,
     recorder: Recorder,
     names: Names,
     /// Set if the runtime reports panics of detached coroutines.
@@ -157,7 +158,7 @@ impl Linux {
         let _ = self.reports_panics.set(());
     }
 
-    pub(crate) fn set_longest(&self, longest: Arc<Longest>) {
+    pub(crate) fn set_longest(&self, longest: Arc<LongestPolls>) {
         let _ = self.longest.set(longest);
     }
 

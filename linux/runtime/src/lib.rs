@@ -8,7 +8,7 @@
 //!
 //! #[upshift::main]
 //! async fn main() -> std::io::Result<()> {
-//!     // Level 0 is the most urgent, 63 the least; children inherit.
+//!     // Level 0 is the most urgent, 63 the least. A child inherits the level of its parent.
 //!     let batch = upshift::spawn(
 //!         async {
 //!             for _ in 0..1000 {
@@ -45,7 +45,7 @@
 //!
 //! | module | concern |
 //! |---|---|
-//! | `runtime` | builder, shut-down, the state that all vCPUs share |
+//! | `runtime` | builder, shutdown, the state that all vCPUs share |
 //! | `worker` | the loop of a vCPU, and its thread |
 //! | `preempt` | suspension of polls, the watcher that decides it, a permit to use the vCPU |
 //! | `stand_in` | service of a busy vCPU's ring and timers by an idle one |

@@ -41,6 +41,7 @@ pub const SIGWINCH: i32 = libc::SIGWINCH;
 /// The number of SIGALRM, of `alarm(2)`.
 pub const SIGALRM: i32 = libc::SIGALRM;
 
+/// State that a listener shares with the signal handler and the signal thread.
 #[derive(Debug)]
 struct Shared {
     eventfd: Arc<OwnedFd>,
@@ -49,6 +50,7 @@ struct Shared {
     waiter: Lock<Option<Waker>>,
 }
 
+/// The listeners of the process, and the eventfd of the signal thread.
 struct Hub {
     eventfd: Arc<OwnedFd>,
     listeners: Vec<Weak<Shared>>,
@@ -85,7 +87,7 @@ impl Hub {
         let mut hub = hub();
         let hub = match &mut *hub {
             Some(hub) => hub,
-            none => none.insert(Hub::start()?),
+            empty => empty.insert(Hub::start()?),
         };
         let shared = Arc::new(Shared {
             eventfd: hub.eventfd.clone(),
@@ -108,8 +110,8 @@ fn wait_for_handler(eventfd: &OwnedFd) -> bool {
     let mut count = 0u64;
     loop {
         // SAFETY: `count` is a local of 8 bytes, so it is valid for the write of 8 bytes.
-        let read = unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
-        match read {
+        let result = unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        match result {
             8 => return true,
             _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             _ => return false,
@@ -133,7 +135,7 @@ fn wake_all() {
     }
 }
 
-/// Waits for any of several signals, repeatedly.
+/// A listener for any of several signals.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -241,8 +243,8 @@ impl Shared {
         let mut waker = LockSafeWaker::new(cx.waker());
         let old_waker = register(&mut self.waiter.lock(), &mut waker);
         drop(old_waker);
-        // Checked once more, because a signal that arrived before the waker was stored has found no
-        // waiter.
+        // The signals are checked once more, because a signal that arrived before the waker was
+        // stored has found no waiter.
         match self.take() {
             Some(number) => Poll::Ready(Ok(number)),
             None => Poll::Pending,
@@ -270,7 +272,7 @@ impl Drop for Signals {
     }
 }
 
-/// Waits for one signal, repeatedly.
+/// A listener for one signal.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -368,10 +370,10 @@ pub async fn ctrl_c() -> io::Result<()> {
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
 /// use upshift::{process::Command, signal, task};
 ///
-/// let terminated = task::spawn(signal::terminate());
+/// let waiter = task::spawn(signal::terminate());
 /// task::yield_now().await; // The coroutine begins to listen.
 /// Command::new("sh").args(["-c", "kill -TERM $PPID"]).status().await?;
-/// assert!(terminated.await?.is_ok());
+/// assert!(waiter.await?.is_ok());
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 pub async fn terminate() -> io::Result<()> {

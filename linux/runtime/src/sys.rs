@@ -13,8 +13,8 @@
 //! | [`read!`](macro@read), [`write!`](macro@write) of a descriptor and a buffer | count, buffer |
 //! | [`recv!`](macro@recv), [`send!`](macro@send) of a socket and a buffer | count, buffer |
 //! | [`accept!`](macro@accept) of a listening socket | descriptor of the connection |
-//! | [`connect!`](macro@connect) of a socket and an [`Address`] | |
-//! | [`fsync!`](macro@fsync) of a file | |
+//! | [`connect!`](macro@connect) of a socket and an [`Address`] | nothing |
+//! | [`fsync!`](macro@fsync) of a file | nothing |
 //! | [`openat!`](macro@openat) of a directory, path, flags and mode | descriptor of the file |
 //!
 //! Each macro stands for two functions: `read!` for [`read_blocking`] and [`read_async`]. One
@@ -220,7 +220,8 @@ pub fn send_blocking<B: IoBuf + Unpin>(fd: impl AsFd, buffer: B) -> (io::Result<
     })
 }
 
-/// Accepts a connection at a listening socket (`accept4(2)`); its descriptor is close-on-exec.
+/// Accepts a connection at a listening socket (`accept4(2)`). The descriptor of the connection is
+/// close-on-exec.
 ///
 /// Blocks even if the listening socket is non-blocking, because without io_uring, the asynchronous
 /// form sets `O_NONBLOCK` on the socket.
@@ -316,7 +317,7 @@ pub fn fsync_blocking(fd: impl AsFd) -> io::Result<()> {
 }
 
 /// Opens a file (`openat(2)`), by a path that is relative to a directory or, with `None`, to the
-/// working directory; its descriptor is close-on-exec.
+/// working directory. The descriptor of the file is close-on-exec.
 ///
 /// `flags` are constants of `libc` such as `libc::O_RDONLY`; `mode` applies to a file that the call
 /// creates.
@@ -349,6 +350,7 @@ pub fn openat_blocking(
     opened.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
+/// Converts the result of a system call, which is negative if `errno` has an error.
 fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
@@ -387,6 +389,7 @@ fn drain<B: IoBuf>(
     (result, buffer)
 }
 
+/// Blocks the thread until the descriptor is readable.
 fn wait_readable(fd: c_int) -> io::Result<()> {
     let mut pollfd = libc::pollfd {
         fd,
@@ -423,6 +426,7 @@ where
     }
 }
 
+/// Prepares an operation that owns no buffer.
 fn without_buffer<T, R>(make: impl FnOnce() -> io::Result<T>) -> Prepared<T>
 where
     T: Operation<Output = io::Result<R>>,
@@ -471,7 +475,8 @@ impl<T: Operation<Output = O>, O> AsyncCall<T, O> {
             cid,
             awaiter: Lock::new(None),
         });
-        // Polled once here, so that the completion wakes `cid` even if nothing awaits the call.
+        // The call is polled once here, so that the completion wakes `cid` even if nothing awaits
+        // the call.
         let waker = Waker::from(notify.clone());
         let call = match Pin::new(&mut submission).poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => Call::InFlight(submission),

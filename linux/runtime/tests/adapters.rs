@@ -48,22 +48,15 @@ async fn read_to_end<R: AsyncRead + Unpin>(reader: &mut R) -> Vec<u8> {
 }
 
 #[test]
-fn all_data_arrives_although_both_sides_are_slow() {
+fn all_data_arrives_through_an_echoing_peer() {
     block_on(async {
         let (mut stream, client) = pair().await;
         let expected = pattern(8 << 20);
         let sent = expected.clone();
         let peer = upshift::spawn_blocking(move || {
-            let mut back = client.try_clone().unwrap();
-            let echo = std::thread::spawn(move || {
-                let mut client = client;
-                std::io::copy(&mut client.try_clone().unwrap(), &mut client).unwrap();
-                client.shutdown(Shutdown::Write).unwrap();
-            });
-            // The peer does not read at first, so that the writer must wait.
-            std::thread::sleep(Duration::from_millis(30));
-            echo.join().unwrap();
-            back.flush().unwrap();
+            let mut client = client;
+            std::io::copy(&mut client.try_clone().unwrap(), &mut client).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
         });
         let (mut reader, mut writer) = stream.split();
         let write = async {
@@ -153,6 +146,7 @@ fn several_buffers_are_written_in_order_by_one_call() {
         let count = poll_fn(|cx| Pin::new(&mut stream).poll_write_vectored(cx, &many))
             .await
             .unwrap();
+        // One call writes at most `IOV_MAX` buffers, of one byte each here.
         assert_eq!(count, 1024);
         drop(stream);
         let mut text = String::new();
@@ -181,7 +175,7 @@ fn a_closed_peer_is_an_error_for_a_writer_that_waits_for_room() {
         let (kind, mut stream) = writing.await.unwrap();
         assert!(
             matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
-            "{kind}"
+            "the write failed with {kind}"
         );
         // The close may fail if the peer has already closed the connection.
         let _ = stream.close().await;
@@ -191,8 +185,8 @@ fn a_closed_peer_is_an_error_for_a_writer_that_waits_for_room() {
 #[test]
 fn halves_are_reunited_only_with_halves_of_their_stream() {
     block_on(async {
-        let (first, _one) = pair().await;
-        let (second, mut two) = pair().await;
+        let (first, _first_peer) = pair().await;
+        let (second, mut second_peer) = pair().await;
         let (reader, writer) = first.into_split();
         let (other_reader, other_writer) = second.into_split();
         let upshift::net::ReuniteError(reader, other_writer) =
@@ -202,7 +196,7 @@ fn halves_are_reunited_only_with_halves_of_their_stream() {
         stream.write_all("still open").await.0.unwrap();
         drop(stream);
         let mut text = String::new();
-        two.read_to_string(&mut text).unwrap();
+        second_peer.read_to_string(&mut text).unwrap();
         assert_eq!(text, "still open");
     });
 }
@@ -271,8 +265,8 @@ fn echoes_beside_busy_coroutines(runtime: &Runtime) {
                 }
             }));
         }
-        for served in served {
-            served.await.unwrap();
+        for task in served {
+            task.await.unwrap();
         }
         for busy in busy {
             busy.cancel();

@@ -24,10 +24,10 @@ fn both_directions_wait_and_lose_no_data() {
         let builder = Runtime::builder().vcpus(2).preemption(preemption);
         builder.build().unwrap().block_on(async {
             let (mut local, mut peer) = pair();
-            let (writes, reads) = (local.try_clone().unwrap(), peer.try_clone().unwrap());
+            let (writer_fd, reader_fd) = (local.try_clone().unwrap(), peer.try_clone().unwrap());
             let writer = upshift::spawn(
                 async move {
-                    let fd = AsyncFd::new(writes);
+                    let fd = AsyncFd::new(writer_fd);
                     let bytes: Vec<u8> = (0..LENGTH).map(|n| (n % 251) as u8).collect();
                     let mut sent = 0;
                     while sent < LENGTH {
@@ -39,7 +39,7 @@ fn both_directions_wait_and_lose_no_data() {
                 },
                 Level::at::<8>(),
             );
-            let fd = AsyncFd::new(reads);
+            let fd = AsyncFd::new(reader_fd);
             let mut received = vec![0; LENGTH];
             let mut length = 0;
             while length < LENGTH {
@@ -70,14 +70,14 @@ fn waiters_for_the_same_event_run_by_level() {
             let (mut local, peer) = pair();
             let fd = Arc::new(AsyncFd::new(peer));
             let next_position = Arc::new(AtomicUsize::new(0));
-            let mut waiting = Vec::new();
+            let mut waiters = Vec::new();
             for level in [40_u8, 8, 20] {
                 let (fd, next_position) = (fd.clone(), next_position.clone());
                 let wait = async move {
                     fd.readable().await.unwrap();
                     next_position.fetch_add(1, Ordering::SeqCst)
                 };
-                waiting.push(upshift::spawn(wait, Level::new(level).unwrap()));
+                waiters.push(upshift::spawn(wait, Level::new(level).unwrap()));
             }
             upshift::time::sleep(Duration::from_millis(2)).await;
             local.write_all(b"x").unwrap();
@@ -85,9 +85,10 @@ fn waiters_for_the_same_event_run_by_level() {
                 upshift::time::sleep(Duration::from_millis(1)).await;
             }
             let mut order = Vec::new();
-            for waiter in waiting {
+            for waiter in waiters {
                 order.push(waiter.await.unwrap());
             }
+            // The positions of the waiters at the levels 40, 8 and 20.
             assert_eq!(order, [2, 0, 1]);
         });
 }
@@ -108,8 +109,8 @@ fn a_drained_descriptor_is_ready_at_the_next_change() {
                 fd.readable().await.unwrap();
             }
             assert_eq!(peer.read(&mut [0; 8]).unwrap(), 1);
-            let again = peer.read(&mut [0; 8]).unwrap_err();
-            assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
+            let error = peer.read(&mut [0; 8]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
             let waited = upshift::time::timeout(Duration::from_millis(2), fd.readable()).await;
             assert!(waited.is_err());
             local.write_all(b"y").unwrap();

@@ -11,6 +11,7 @@ use upshift::Runtime;
 
 /// Environment variable that is set in the child process of a test.
 const CHILD: &str = "UPSHIFT_TEST_BLOCKING_CHILD";
+/// Part of the report that all threads are occupied.
 const REPORT: &str = "threads for blocking functions are taken";
 
 /// tokio's limit is 512, on which programs rely.

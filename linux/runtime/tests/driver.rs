@@ -144,25 +144,25 @@ fn a_blocking_function_for_which_no_thread_can_be_started_is_an_error() {
             let token = token.clone();
             move || drop(token)
         };
-        let mut before = libc::rlimit {
+        let mut old_limit = libc::rlimit {
             rlim_cur: 0,
             rlim_max: 0,
         };
-        // SAFETY: `before` is a live local.
-        let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) };
+        // SAFETY: `old_limit` is a live local.
+        let result = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut old_limit) };
         assert_eq!(result, 0);
-        let none = libc::rlimit {
+        let tiny_limit = libc::rlimit {
             rlim_cur: 1,
-            ..before
+            ..old_limit
         };
         // SAFETY: the pointers are to live locals.
-        let refused = unsafe {
-            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const none), 0);
-            let refused = upshift::try_spawn_blocking(function);
-            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const before), 0);
-            refused
+        let spawned = unsafe {
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const tiny_limit), 0);
+            let spawned = upshift::try_spawn_blocking(function);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const old_limit), 0);
+            spawned
         };
-        let error = refused.unwrap_err();
+        let error = spawned.unwrap_err();
         assert_eq!(upshift::errno_of(&error), Some(libc::EAGAIN), "{error}");
         assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
         // After the yield, no queue holds the function.
@@ -179,10 +179,10 @@ fn arrivals_are_noticed_beside_coroutines_that_are_always_ready() {
     let runtime = readiness_runtime(1);
     runtime.block_on(async {
         let done = std::rc::Rc::new(Cell::new(false));
-        let seen = done.clone();
+        let is_done = done.clone();
         let busy = upshift::spawn_local(
             async move {
-                while !seen.get() {
+                while !is_done.get() {
                     upshift::yield_now().await;
                 }
             },
@@ -230,7 +230,8 @@ fn an_idle_runtime_does_not_enter_its_ring() {
         let before = enters();
         time::sleep(Duration::from_millis(300)).await;
         let new_enters = enters() - before;
-        assert!(new_enters < 100, "{new_enters} enters");
+        // If both vCPUs entered their rings every millisecond, the number would be 600.
+        assert!(new_enters < 100, "{new_enters} enters in 300 ms");
         accepts.abort();
     });
 }

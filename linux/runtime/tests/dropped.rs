@@ -84,8 +84,8 @@ fn drop_at_any_moment(runtime: &Runtime) {
             let running: Vec<_> = (0..12)
                 .map(|polls| upshift::spawn(attempts(polls + round), Priority::Inherit))
                 .collect();
-            for running in running {
-                running.await.unwrap();
+            for task in running {
+                task.await.unwrap();
             }
         }
         // Coroutines are cancelled as well.
@@ -93,9 +93,9 @@ fn drop_at_any_moment(runtime: &Runtime) {
             .map(|_| upshift::spawn(attempts(100), Priority::Inherit))
             .collect();
         upshift::yield_now().await;
-        for running in running {
-            running.cancel();
-            let _ = running.await;
+        for task in running {
+            task.cancel();
+            let _ = task.await;
         }
         let (mut one, mut other) = pair().await;
         one.write_all("still works").await.0.unwrap();
@@ -126,8 +126,8 @@ fn futures_are_dropped_with_few_receive_buffers() {
     drop_at_any_moment(&Runtime::builder().vcpus(2).buffers(4, 64).build().unwrap());
 }
 
-/// A receive holds its socket until the kernel has released it, even if the runtime polls nothing
-/// meanwhile.
+/// A receive in flight keeps its socket open. Its cancellation must be complete when `block_on`
+/// returns, because the runtime polls nothing afterwards.
 #[test]
 fn a_dropped_connection_is_closed_when_block_on_returns() {
     use std::io::{Read, Write};
@@ -165,11 +165,16 @@ fn a_runtime_of_many_coroutines_ends_in_about_the_time_that_it_took_to_spawn_the
             }
             upshift::yield_now().await;
         });
-        let spawned = began.elapsed();
+        let spawn_time = began.elapsed();
         let began = std::time::Instant::now();
         drop(runtime);
-        let dropped = began.elapsed();
-        let bound = 20 * spawned + std::time::Duration::from_secs(1);
-        assert!(dropped < bound, "{dropped:?} after {spawned:?}");
+        let drop_time = began.elapsed();
+        // The margin is wide, because a repeated examination takes time in proportion to the square
+        // of the number of coroutines.
+        let bound = 20 * spawn_time + std::time::Duration::from_secs(1);
+        assert!(
+            drop_time < bound,
+            "the drop took {drop_time:?}, the spawns {spawn_time:?}"
+        );
     }
 }

@@ -30,7 +30,7 @@ fn whole_files_of_any_length_are_written_and_read() {
             fs::write(&path, pattern(length)).await.unwrap();
             assert!(
                 fs::read(&path).await.unwrap() == pattern(length),
-                "{length}"
+                "a file of {length} bytes"
             );
         }
         fs::write(&path, "grüße").await.unwrap();

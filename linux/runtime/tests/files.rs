@@ -62,6 +62,7 @@ fn coroutines_of_all_levels_may_use_files() {
 
 #[test]
 fn less_urgent_writes_beside_an_urgent_operation_complete() {
+    /// Length of a write in bytes.
     const LENGTH: usize = 300 << 10;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("late");

@@ -89,16 +89,16 @@ fn files_without_permission_are_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::fs::write(&path, "secret").unwrap();
-    let mode = |path: &Path, mode| {
+    let set_mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    mode(&path, 0);
-    mode(folder.path(), 0o755);
+    set_mode(&path, 0);
+    set_mode(folder.path(), 0o755);
     // The kernel's caches now have the name and the contents.
     let _ = std::fs::read(&path);
     let nobody = std::thread::spawn(move || {
-        // The system call changes only this thread, unlike the function of libc. If it is refused,
-        // this user has no rights anyway.
+        // The system call changes only this thread, unlike the function of libc. If the call is
+        // refused, this user has no rights anyway.
         // SAFETY: the call takes no pointer.
         unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         assert_eq!(errno(&std::fs::read(&path)), libc::EACCES);

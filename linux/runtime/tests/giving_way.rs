@@ -1,5 +1,5 @@
-//! Tests of the queue position of a coroutine that yields to a more urgent one. It stays before the
-//! other coroutines of its level until its quantum (time slice) is used up.
+//! Tests of the queue position of a coroutine that yields to a more urgent one. The coroutine stays
+//! before the other coroutines of its level until its quantum (time slice) is used up.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -93,22 +93,24 @@ fn order(quantum: Duration) -> String {
         let urgent = upshift::spawn(urgent, URGENT);
         // The urgent coroutine waits before the other coroutines begin.
         upshift::yield_now().await;
-        // The main coroutine does not join them, because a join would lend one of them its level.
-        let (done, mut ended) = mpsc::channel(2);
+        // The main coroutine does not join the two tasks, because a join would lend its level to
+        // one of them.
+        let (end_sender, mut end_receiver) = mpsc::channel(2);
         for name in ['a', 'b'] {
-            let (called, ran, done) = (called.clone(), ran.clone(), done.clone());
+            let (called, ran) = (called.clone(), ran.clone());
+            let end_sender = end_sender.clone();
             let task = async move {
                 for _ in 0..4 {
                     ran.lock().unwrap().push(name);
                     called.notify_one();
                     upshift::yield_if_needed().await;
                 }
-                done.send(()).await.unwrap();
+                end_sender.send(()).await.unwrap();
             };
             upshift::spawn(task, EQUAL).detach();
         }
         for _ in 0..2 {
-            ended.recv().await.unwrap();
+            end_receiver.recv().await.unwrap();
         }
         urgent.cancel();
     });
@@ -131,7 +133,7 @@ fn a_quantum_covers_all_polls_between_which_a_coroutine_keeps_its_place() {
     let builder = Runtime::builder()
         .vcpus(1)
         .quantum(Duration::from_millis(20));
-    let ended = builder.build().unwrap().block_on(async {
+    let ends = builder.build().unwrap().block_on(async {
         let called = Arc::new(Notify::new());
         let notified = called.clone();
         let urgent = upshift::spawn(
@@ -146,29 +148,30 @@ fn a_quantum_covers_all_polls_between_which_a_coroutine_keeps_its_place() {
         // The coroutine yields until the other coroutine has run, no matter how slow the machine
         // is.
         let has_run = Arc::new(AtomicBool::new(false));
-        let (done, mut ended) = mpsc::channel(2);
-        let (done_of_busy, seen) = (done.clone(), has_run.clone());
+        let (end_sender, mut end_receiver) = mpsc::channel(2);
+        let (busy_end_sender, has_other_run) = (end_sender.clone(), has_run.clone());
         let busy = async move {
             let began = Instant::now();
-            while !seen.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20) {
+            while !has_other_run.load(Ordering::SeqCst) && began.elapsed() < Duration::from_secs(20)
+            {
                 called.notify_one();
                 upshift::yield_if_needed().await;
             }
-            done_of_busy
-                .send(seen.load(Ordering::SeqCst))
+            busy_end_sender
+                .send(has_other_run.load(Ordering::SeqCst))
                 .await
                 .unwrap();
         };
         upshift::spawn(busy, EQUAL).detach();
         let other = async move {
             has_run.store(true, Ordering::SeqCst);
-            done.send(true).await.unwrap();
+            end_sender.send(true).await.unwrap();
         };
         upshift::spawn(other, EQUAL).detach();
-        let ended = [ended.recv().await, ended.recv().await];
+        let ends = [end_receiver.recv().await, end_receiver.recv().await];
         urgent.cancel();
-        ended
+        ends
     });
     // Without the quantum, the first coroutine would reach its time limit.
-    assert_eq!(ended, [Some(true); 2]);
+    assert_eq!(ends, [Some(true); 2]);
 }

@@ -63,21 +63,21 @@ fn drop_busy_runtime(builder: &Builder) {
         let reader_task = async move { reader.read_exact(&mut [0; 10]).await.map(drop) };
         upshift::spawn(reader_task, Level::at::<3>()).detach();
         upshift::spawn_local(pending::<()>(), Level::at::<4>()).detach();
-        let naps = || upshift::time::sleep(Duration::from_secs(1000));
-        let sleeper = upshift::spawn(naps(), Level::at::<40>());
+        let nap = || upshift::time::sleep(Duration::from_secs(1000));
+        let sleeper = upshift::spawn(nap(), Level::at::<40>());
         let joiner = upshift::spawn(async { sleeper.await.is_ok() }, Priority::Inherit);
         let (sender, receiver) = upshift::sync::mpsc::channel::<Vec<u8>>(1);
         let sender_task = async move { while sender.send(vec![0; 100]).await.is_ok() {} };
         upshift::spawn(sender_task, Level::at::<20>()).detach();
         let mutex = std::sync::Arc::new(upshift::sync::Mutex::new(writer));
-        let held = mutex.clone().lock_owned().await;
+        let guard = mutex.clone().lock_owned().await;
         upshift::spawn(async move { drop(mutex.lock().await) }, Level::at::<2>()).detach();
         let file = upshift::fs::File::open("/proc/self/exe").await.unwrap();
         let (read, _) = file.read_at(vec![0; 1 << 12], 0).await;
         read.unwrap();
         upshift::spawn_blocking(|| ()).await.unwrap();
         upshift::time::sleep(Duration::from_micros(10)).await;
-        (joiner, receiver, held)
+        (joiner, receiver, guard)
     });
     drop(runtime);
     let (joiner, ..) = &remaining;
@@ -96,7 +96,7 @@ fn a_thousand_runtimes_leave_nothing_behind() {
     ];
     let rounds = |n| (0..n).for_each(|_| kinds.iter().for_each(drop_busy_runtime));
     rounds(20);
-    let settled = || {
+    let settled_resources = || {
         let began = Instant::now();
         let mut last = Resources::now();
         // The kernel lists a thread for a moment after its end.
@@ -106,19 +106,25 @@ fn a_thousand_runtimes_leave_nothing_behind() {
         }
         last
     };
-    let before = settled();
+    let before = settled_resources();
     rounds(250);
-    let after = settled();
+    let after = settled_resources();
     assert_eq!(after.descriptors, before.descriptors);
     assert!(
         after.threads <= 2,
         "more threads than this one and that of the test harness: {after:?}"
     );
     // The bound is less than a control block for each runtime.
-    let grown = after.bytes - before.bytes;
-    assert!(grown < 64 << 10, "{before:?}, {after:?}");
+    let growth_bytes = after.bytes - before.bytes;
+    assert!(
+        growth_bytes < 64 << 10,
+        "before: {before:?}, after: {after:?}"
+    );
     // The bound is half of the memory of the rings. The C library maps 64 MiB at a time for the
     // heap of a thread.
-    let mapped = after.pages as isize - before.pages as isize;
-    assert!(mapped < 300_000, "{before:?}, {after:?}");
+    let growth_pages = after.pages as isize - before.pages as isize;
+    assert!(
+        growth_pages < 300_000,
+        "before: {before:?}, after: {after:?}"
+    );
 }

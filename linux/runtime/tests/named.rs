@@ -183,11 +183,11 @@ fn the_innermost_name_is_shown_and_then_the_outer_name_again() {
 #[test]
 fn a_poll_without_a_name_does_not_inherit_the_name_of_an_earlier_poll() {
     let reported = Arc::new(OnceLock::new());
-    let seen = reported.clone();
+    let stall_slot = reported.clone();
     let runtime = Runtime::builder()
         .vcpus(1)
         .stall_limit(LIMIT)
-        .on_stall(move |stall| drop(seen.set(stall.clone())))
+        .on_stall(move |stall| drop(stall_slot.set(stall.clone())))
         .build()
         .unwrap();
     runtime.block_on(async {

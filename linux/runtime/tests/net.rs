@@ -190,9 +190,9 @@ fn reuseport_shares_an_address_and_without_it_the_address_is_in_use() {
 #[test]
 fn a_refused_connection_is_an_error() {
     block_on(async {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = closed.local_addr().unwrap();
+        drop(closed);
         let error = TcpStream::connect(address).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     });
@@ -245,7 +245,7 @@ fn a_reset_while_sending_is_an_error_that_returns_the_buffer() {
                 kind,
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::WriteZero
             ),
-            "{kind}"
+            "the write failed with {kind}"
         );
         assert_eq!(length, 64 << 20);
     });

@@ -76,7 +76,7 @@ fn a_future_whose_destructor_panics_ends_nothing_else() {
     for runtime in runtimes() {
         runtime.block_on(async {
             for _ in 0..4 {
-                let waits = spawn(
+                let waiter = spawn(
                     async {
                         let _value = PanicsOnDrop;
                         std::future::pending::<()>().await;
@@ -84,8 +84,8 @@ fn a_future_whose_destructor_panics_ends_nothing_else() {
                     Level::default(),
                 );
                 yield_now().await;
-                waits.cancel();
-                waits.detach();
+                waiter.cancel();
+                waiter.detach();
             }
             assert_runtime_works().await;
         });
@@ -116,15 +116,16 @@ fn a_hook_whose_payload_panics_ends_nothing_else() {
     runtime.block_on(assert_runtime_works());
 }
 
+/// Message of the panics in child processes.
 const MESSAGE: &str = "the message of a panic";
 
 fn panic_in(kind: &str) {
     let runtime = Runtime::builder().vcpus(1);
     let runtime = match kind {
         "hook" => {
-            let first = AtomicBool::new(true);
+            let is_first = AtomicBool::new(true);
             runtime.on_vcpu_start(move || {
-                assert!(!first.swap(false, Ordering::Relaxed), "{MESSAGE}");
+                assert!(!is_first.swap(false, Ordering::Relaxed), "{MESSAGE}");
             })
         }
         _ => runtime,

@@ -20,14 +20,14 @@ fn exhaust_pending_signals() {
         rlim_max: 0,
     };
     // SAFETY: `none` is a live local.
-    let set = unsafe { libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const none) };
-    assert_eq!(set, 0);
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const none) };
+    assert_eq!(result, 0);
     // SAFETY: the pointers are to a local, and the signal is blocked.
     let refused = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut all);
-        libc::sigaddset(&raw mut all, libc::SIGRTMIN());
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGRTMIN());
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
         let (process, thread) = (libc::getpid(), libc::gettid());
         libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGRTMIN())
     };
@@ -129,31 +129,32 @@ fn check_suspension(runtime: &Runtime) {
             },
             Level::at::<0>(),
         );
-        let spins = upshift::spawn(async move { spin_until(&rounds, 20) }, Level::at::<40>());
-        let in_time = spins.await.unwrap();
+        let spinner = upshift::spawn(async move { spin_until(&rounds, 20) }, Level::at::<40>());
+        let in_time = spinner.await.unwrap();
         urgent.await.unwrap();
         in_time
     });
     assert!(in_time, "the poll was not suspended");
 }
 
-/// Checks that a poll is interrupted for its vCPU's ring. A byte arrives at the ring while the vCPU
-/// computes, until the waiting coroutine, which another vCPU can poll, has the byte.
+/// Checks that a poll is interrupted for its vCPU's ring. The poll computes until another coroutine
+/// has received a byte, which arrives at that ring meanwhile. The other vCPU can poll that
+/// coroutine.
 fn check_interruption(runtime: &Runtime) {
     let in_time = runtime.block_on(async {
         let has_byte = Arc::new(AtomicBool::new(false));
-        let set = has_byte.clone();
+        let setter = has_byte.clone();
         let (mut reader, writer) = upshift::io::pipe().unwrap();
-        let waits = upshift::spawn(
+        let waiter = upshift::spawn(
             async move {
                 use upshift::io::AsyncReadExt;
                 reader.read_exact(&mut [0]).await.unwrap();
-                set.store(true, SeqCst);
+                setter.store(true, SeqCst);
             },
             Level::at::<10>(),
         );
         time::sleep(Duration::from_millis(5)).await;
-        let writes = std::thread::spawn(move || {
+        let writer_thread = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
             use std::io::Write;
             let fd = writer.into_owned_fd().unwrap();
@@ -164,8 +165,8 @@ fn check_interruption(runtime: &Runtime) {
             std::hint::spin_loop();
         }
         let in_time = has_byte.load(SeqCst);
-        writes.join().unwrap();
-        waits.await.unwrap();
+        writer_thread.join().unwrap();
+        waiter.await.unwrap();
         in_time
     });
     assert!(in_time, "the byte was not received during the poll");

@@ -232,11 +232,11 @@ fn a_dropped_spawn_leaves_no_zombie() {
     let shell = std::env::temp_dir().join(&name);
     std::os::unix::fs::symlink("/bin/sh", &shell).unwrap();
     block_on(async {
-        for kill in [true, false] {
+        for kill_on_drop in [true, false] {
             let mut command = Command::new(&shell);
             command.with_std(|command| _ = command.arg0("sh"));
             command.args(["-c", "read line"]).stdin(Stdio::piped());
-            command.kill_on_drop(kill);
+            command.kill_on_drop(kill_on_drop);
             for _ in 0..5 {
                 let mut spawning = Box::pin(command.spawn());
                 // The spawn is hardly ever ready at the first poll.
@@ -275,8 +275,8 @@ fn count_sleepers(seconds: &str) -> usize {
         let path = entry.ok()?.path().join("cmdline");
         std::fs::read_to_string(path).ok()
     });
-    let wanted = format!("sleep\0{seconds}\0");
-    command_lines.filter(|line| *line == wanted).count()
+    let command_line = format!("sleep\0{seconds}\0");
+    command_lines.filter(|line| *line == command_line).count()
 }
 
 #[test]
@@ -351,11 +351,11 @@ fn signals_are_distinguished_and_none_is_lost() {
         let mut second = Signal::new(SIGUSR2).unwrap();
         let raise = |name: &'static str| async move {
             let id = std::process::id();
-            let kill = shell_command(&format!("kill -{name} {id}"))
+            let status = shell_command(&format!("kill -{name} {id}"))
                 .status()
                 .await
                 .unwrap();
-            assert!(kill.success());
+            assert!(status.success());
         };
         {
             let mut waiting = Box::pin(both.recv());

@@ -12,6 +12,7 @@ use upshift::{Handle, Level, Runtime, time};
 
 const URGENT: Level = Level::at::<3>();
 const EQUAL: Level = Level::at::<32>();
+/// Reap interval: the time after which a busy vCPU enters its ring.
 const INTERVAL: Duration = Duration::from_millis(6);
 const POLLS: usize = 240;
 const POLL_LENGTH: Duration = Duration::from_micros(500);
@@ -25,9 +26,9 @@ fn enters() -> u64 {
 
 struct Outcome {
     /// Number of other coroutines that had ended when the coroutine continued.
-    after: usize,
+    ended_polls: usize,
     enters: u64,
-    took: Duration,
+    elapsed: Duration,
 }
 
 /// Makes a coroutine of `level` wait beside many polls, either for data, of which each poll writes
@@ -80,12 +81,12 @@ fn wait_beside_polls(level: Level, for_data: bool) -> Outcome {
         for poll in polls {
             poll.await.unwrap();
         }
-        let (took, enters) = (start.elapsed(), enters() - before);
-        let after = waiting.await.unwrap();
+        let (elapsed, enters) = (start.elapsed(), enters() - before);
+        let ended_polls = waiting.await.unwrap();
         Outcome {
-            after,
+            ended_polls,
             enters,
-            took,
+            elapsed,
         }
     })
 }
@@ -93,18 +94,31 @@ fn wait_beside_polls(level: Level, for_data: bool) -> Outcome {
 #[test]
 fn completions_that_may_be_more_urgent_are_reaped_every_interval() {
     let data = wait_beside_polls(URGENT, true);
-    assert!(data.after <= MAX_POLLS, "after {} polls", data.after);
+    assert!(
+        data.ended_polls <= MAX_POLLS,
+        "the data was received after {} polls",
+        data.ended_polls
+    );
     let timer = wait_beside_polls(URGENT, false);
-    assert!(timer.after <= MAX_POLLS, "after {} polls", timer.after);
+    assert!(
+        timer.ended_polls <= MAX_POLLS,
+        "the timer fired after {} polls",
+        timer.ended_polls
+    );
 }
 
-/// It would be useless to fetch a completion for the waiting coroutine earlier, because the
-/// coroutine would be queued behind the ready ones in any case.
+/// To fetch a completion for the waiting coroutine earlier would be useless, because the coroutine
+/// would be queued behind the ready ones in any case.
 #[test]
 fn completions_no_more_urgent_than_ready_work_are_reaped_every_five_intervals() {
-    let Outcome { enters, took, .. } = wait_beside_polls(EQUAL, true);
+    let Outcome {
+        enters, elapsed, ..
+    } = wait_beside_polls(EQUAL, true);
     // The vCPU may enter its ring twice in a row if data arrives meanwhile.
-    let max_enters = 2 * (took.as_nanos() / (5 * INTERVAL).as_nanos()) + 4;
-    assert!(u128::from(enters) <= max_enters, "{enters} in {took:?}");
+    let max_enters = 2 * (elapsed.as_nanos() / (5 * INTERVAL).as_nanos()) + 4;
+    assert!(
+        u128::from(enters) <= max_enters,
+        "{enters} enters in {elapsed:?}"
+    );
     assert!(enters >= 1);
 }

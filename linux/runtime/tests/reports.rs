@@ -19,7 +19,7 @@ fn builder() -> Builder {
     Runtime::builder().vcpus(1).preemption(Preemption::Off)
 }
 
-/// Returns when the parent closes its end of standard input.
+/// Waits until the parent closes its end of standard input.
 fn wait_for_the_parent() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
@@ -35,20 +35,20 @@ fn stall() {
 /// Role of a child that starves level 40.
 fn starve() {
     let stop = Arc::new(AtomicBool::new(false));
-    let seen = stop.clone();
+    let stop_setter = stop.clone();
     std::thread::spawn(move || {
         wait_for_the_parent();
-        seen.store(true, Ordering::SeqCst);
+        stop_setter.store(true, Ordering::SeqCst);
     });
     builder().build().unwrap().block_on(async {
-        let waits = spawn(async {}, Level::at::<40>());
+        let waiter = spawn(async {}, Level::at::<40>());
         let busy = async move {
             while !stop.load(Ordering::SeqCst) {
                 upshift::yield_now().await;
             }
         };
         spawn(busy, Level::at::<3>()).await.unwrap();
-        waits.await.unwrap();
+        waiter.await.unwrap();
     });
 }
 

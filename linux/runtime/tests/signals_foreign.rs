@@ -56,10 +56,10 @@ fn a_waker_that_panics_does_not_stop_signal_delivery() {
     assert_signal_arrives(SIGUSR2);
 }
 
-type Polled = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An executor that polls its future inside `wake`.
-struct PollOnWake(Mutex<Polled>);
+struct PollOnWake(Mutex<BoxedFuture>);
 
 impl Wake for PollOnWake {
     fn wake(self: Arc<Self>) {
@@ -73,14 +73,14 @@ impl Wake for PollOnWake {
 fn a_waker_may_poll_the_listener_that_wakes_it() {
     let mut signals = Signals::new([SIGWINCH]).unwrap();
     let (sender, receiver) = mpsc::channel();
-    let listens = async move {
+    let listener = async move {
         while let Ok(number) = signals.recv().await {
             if sender.send(number).is_err() {
                 return;
             }
         }
     };
-    Arc::new(PollOnWake(Mutex::new(Box::pin(listens)))).wake();
+    Arc::new(PollOnWake(Mutex::new(Box::pin(listener)))).wake();
     for _ in 0..2 {
         send(SIGWINCH);
         let received = receiver.recv_timeout(Duration::from_secs(20));

@@ -143,7 +143,7 @@ fn a_span_has_id_level_and_location() {
     });
     let spans = record.0.lock().unwrap();
     assert_eq!(spans.len(), 1);
-    let (fields, entered) = spans.values().next().unwrap();
+    let (fields, entries) = spans.values().next().unwrap();
     assert!(fields.contains(&format!("id={id} ")), "{fields}");
     assert!(
         fields.contains("level=5 ") && fields.contains("level=6 "),
@@ -151,5 +151,5 @@ fn a_span_has_id_level_and_location() {
     );
     assert!(fields.contains("tests/spans.rs:"), "{fields}");
     // The span is entered for three polls and for the drop of the future.
-    assert_eq!(*entered, 4);
+    assert_eq!(*entries, 4);
 }

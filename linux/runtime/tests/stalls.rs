@@ -10,7 +10,8 @@ use upshift::{Builder, Handle, Level, Runtime, time};
 /// Stall limit of the runtimes.
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// Computes for about `time` of CPU time, so that the watchdog has had the same time.
+/// Computes for about `time` of CPU time: a gap of more than 1 ms between two readings of the clock
+/// counts as 1 ms. While the machine is stopped, the watchdog does not run either.
 fn burn(time: Duration) {
     let mut burnt = Duration::ZERO;
     let mut last = Instant::now();
@@ -89,21 +90,24 @@ fn a_stall_is_reported_before_the_poll_ends() {
     let reports = Reports::default();
     let runtime = reports.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let handle = runtime.handle();
-    let (release, is_released) = std::sync::mpsc::channel::<()>();
+    let (release_sender, release_receiver) = std::sync::mpsc::channel::<()>();
     let observer = {
         let reports = reports.clone();
         std::thread::spawn(move || {
             let stall =
                 reports.wait_for(|stall| stall.is_running && stall.level == Level::at::<9>());
             let metrics = handle.metrics();
-            release.send(()).unwrap();
+            release_sender.send(()).unwrap();
             (stall, metrics)
         })
     };
     runtime.block_on(async {
-        upshift::spawn(async move { is_released.recv().unwrap() }, Level::at::<9>())
-            .await
-            .unwrap();
+        upshift::spawn(
+            async move { release_receiver.recv().unwrap() },
+            Level::at::<9>(),
+        )
+        .await
+        .unwrap();
     });
     let (stall, metrics) = observer.join().unwrap();
     let stall = stall.expect("the stall was not reported while it lasted");

@@ -176,15 +176,15 @@ fn a_waiter_lends_its_level_until_the_lock_is_released() {
         upshift::reprio(upshift::get_cid().unwrap(), Level::LEAST_URGENT).unwrap();
         holder.await.unwrap();
     });
-    let (urgent, middle, own) = (Level::at::<3>(), Level::at::<20>(), Level::at::<50>());
+    let (urgent, middle, holder) = (Level::at::<3>(), Level::at::<20>(), Level::at::<50>());
     assert_eq!(
         *log.lock().unwrap(),
         [
             ("holding", Some(urgent)),
-            ("released", Some(own)),
+            ("released", Some(holder)),
             ("urgent", Some(urgent)),
             ("middle", Some(middle)),
-            ("done", Some(own)),
+            ("done", Some(holder)),
         ]
     );
 }
@@ -314,8 +314,8 @@ fn the_next_holder_of_a_mutex_is_lent_the_levels_of_the_waiters_behind_it() {
         // The coroutine `next` holds the mutex now, and has not been polled since.
         upshift::reprio(next.id(), Level::at::<40>()).unwrap();
         urgent.await.unwrap();
-        let (lent, own) = (Level::at::<10>(), Level::at::<40>());
-        assert_eq!(next.await.unwrap(), (Some(lent), Some(own)));
+        let (lent, assigned) = (Level::at::<10>(), Level::at::<40>());
+        assert_eq!(next.await.unwrap(), (Some(lent), Some(assigned)));
     });
 }
 
@@ -405,7 +405,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Starts the coroutine. It first awaits `acquire`, whose output it keeps until it ends.
+    /// Starts the coroutine, which first awaits `acquire`, and keeps the output until it ends.
     fn start<R: Send>(
         acquire: impl Future<Output = R> + Send + 'static,
     ) -> (Holder, upshift::JoinHandle<()>) {
@@ -429,13 +429,13 @@ impl Holder {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             self.requests.send(()).await.unwrap();
-            let now = self.replies.recv().await.unwrap();
-            if now == level {
+            let reply = self.replies.recv().await.unwrap();
+            if reply == level {
                 return;
             }
             assert!(
                 Instant::now() < deadline,
-                "the level is {now:?}, not {level:?}"
+                "the level is {reply:?}, not {level:?}"
             );
             sleep(Duration::from_millis(1)).await;
         }
@@ -444,7 +444,7 @@ impl Holder {
 
 /// Checks that a coroutine of level 5 lends its level to a holder while it waits, and no longer
 /// after it has dropped the wait, on one vCPU and on two. `acquire` acquires the resource of the
-/// holder, and `wait` waits for the holder until it is notified.
+/// holder, and `wait` waits for the holder until its `Notify` is notified.
 fn check_loan_of_dropped_wait<R, H, W, F>(
     acquire: impl Fn() -> H,
     wait: impl Fn(Handle, Arc<Notify>) -> F,

@@ -145,9 +145,9 @@ fn a_coroutine_that_holds_hundreds_of_locks_keeps_its_loan_until_the_last() {
             pause().await;
             // Only the mutex with the waiter stays locked.
             guards.drain(1..);
-            let before = current_level().unwrap();
+            let level_with_loan = current_level().unwrap();
             drop(guards);
-            (before, current_level().unwrap())
+            (level_with_loan, current_level().unwrap())
         };
         let holder = spawn(holder, Level::at::<40>());
         locked_receiver.await.unwrap();

@@ -45,6 +45,7 @@ fn waiters_acquire_the_lock_most_urgent_first() {
                 upshift::spawn(write, Level::new(level).unwrap())
             })
             .collect();
+        // Meanwhile all writers start to wait.
         for _ in 0..8 {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }
@@ -62,15 +63,16 @@ fn waiters_acquire_the_lock_most_urgent_first() {
 fn a_writer_is_as_urgent_as_its_waiters() {
     runtime_with_one_vcpu().block_on(async {
         let lock = Arc::new(RwLock::new(0));
-        let seen = Arc::new(Mutex::new(None));
+        let last_level = Arc::new(Mutex::new(None));
         let has_lock = Arc::new(AtomicBool::new(false));
-        let (shared_lock, level, flag) = (lock.clone(), seen.clone(), has_lock.clone());
+        let (shared_lock, shared_level, flag) =
+            (lock.clone(), last_level.clone(), has_lock.clone());
         let writer = upshift::spawn(
             async move {
                 let mut value = shared_lock.write().await;
                 flag.store(true, Ordering::SeqCst);
-                while *level.lock().unwrap() != Level::new(4).ok() {
-                    *level.lock().unwrap() = current_level();
+                while *shared_level.lock().unwrap() != Level::new(4).ok() {
+                    *shared_level.lock().unwrap() = current_level();
                     yield_now().await;
                 }
                 *value += 1;

@@ -62,8 +62,8 @@ fn waiters_are_woken_most_urgent_first() {
 
             let token = CancellationToken::new();
             let wait = || token.child_token().cancelled_owned();
-            // Each coroutine has its own token. The tokens are cancelled in any order, but the
-            // coroutines run by level.
+            // Each coroutine has its own token. The tokens are cancelled in no particular order,
+            // but the coroutines run by level.
             assert_eq!(order(wait, || token.cancel()).await, urgent_first);
         });
 }
@@ -74,7 +74,7 @@ fn a_token_cancels_its_descendants_but_not_its_parents() {
     let middle = root.child_token();
     let leaf = middle.child_token();
     let other = root.child_token();
-    // A clone of a token may be dropped.
+    // The drop of a clone cancels nothing.
     drop(middle.clone());
     middle.cancel();
     assert!(leaf.is_cancelled() && !root.is_cancelled() && !other.is_cancelled());
@@ -137,7 +137,7 @@ fn a_reserved_slot_remains_after_the_close() {
 }
 
 #[test]
-fn room_for_many_goes_to_the_most_urgent_waiter_and_all_at_once() {
+fn the_most_urgent_waiter_reserves_first_and_gets_all_its_slots_at_once() {
     Runtime::builder()
         .vcpus(1)
         .build()

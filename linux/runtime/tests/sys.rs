@@ -1,5 +1,6 @@
-//! Tests of system calls in two forms, each on both drivers. The same arguments must give the same
-//! result.
+//! Tests of the macros for system calls. Each macro has a blocking form and, with the id of a
+//! coroutine as its last argument, an asynchronous form. On both drivers, both forms must give the
+//! same result for the same arguments.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -71,10 +72,10 @@ fn recv_and_send_have_two_forms() {
         assert_eq!((sent.unwrap(), text), (8, "blocking"));
         let (count, buffer) = recv!(&peer, Vec::with_capacity(64), cid).await;
         assert_eq!((count.unwrap(), buffer), (8, b"blocking".to_vec()));
-        let answer = recv!(&peer, Vec::with_capacity(64), cid);
+        let receiving = recv!(&peer, Vec::with_capacity(64), cid);
         let (sent, text) = send!(&local, String::from("awaited"), cid).await;
         assert_eq!((sent.unwrap(), text.as_str()), (7, "awaited"));
-        assert_eq!(answer.await.1, b"awaited");
+        assert_eq!(receiving.await.1, b"awaited");
         send!(&local, "last", cid).await.0.unwrap();
         assert_eq!(recv!(&peer, Vec::with_capacity(64)).1, b"last");
 
@@ -218,8 +219,8 @@ fn openat_opens_a_path_and_a_name_in_a_directory() {
 fn every_asynchronous_form_wakes_the_given_coroutine() {
     on_both_drivers(|_| async {
         let (listener, address) = listener();
-        let (one, other) = UnixStream::pair().unwrap();
-        let named = || {
+        let (local, peer) = UnixStream::pair().unwrap();
+        let spawn_waiter = || {
             upshift::spawn(
                 async {
                     let mut waited = false;
@@ -235,21 +236,22 @@ fn every_asynchronous_form_wakes_the_given_coroutine() {
                 Priority::Inherit,
             )
         };
-        let woken = [(); 5].map(|()| named());
+        let waiters = [(); 5].map(|()| spawn_waiter());
         upshift::yield_now().await;
-        let [accepts, connects, receives, syncs, opens] = woken.each_ref().map(|one| one.id());
+        let [acceptor, connector, receiver, syncer, opener] =
+            waiters.each_ref().map(|waiter| waiter.id());
         let client = socket();
         let file = tempfile::tempfile().unwrap();
         let calls = (
-            accept!(&listener, accepts),
-            connect!(&client, address, connects),
-            recv!(&other, [0; 8], receives),
-            fsync!(&file, syncs),
-            openat!(None, "/", libc::O_DIRECTORY, 0, opens),
+            accept!(&listener, acceptor),
+            connect!(&client, address, connector),
+            recv!(&peer, [0; 8], receiver),
+            fsync!(&file, syncer),
+            openat!(None, "/", libc::O_DIRECTORY, 0, opener),
         );
-        send!(&one, "now").0.unwrap();
-        for coroutine in woken {
-            coroutine.await.unwrap();
+        send!(&local, "now").0.unwrap();
+        for waiter in waiters {
+            waiter.await.unwrap();
         }
         calls.0.await.unwrap();
         calls.1.await.unwrap();

@@ -56,7 +56,7 @@ fn an_abort_handle_works_without_its_join_handle_and_after_the_end() {
 #[test]
 fn an_unconstrained_future_uses_no_budget() {
     runtime_with_one_vcpu().block_on(async {
-        let ready = async |times: u32| {
+        let count_pending_polls = async |times: u32| {
             let (sender, mut receiver) = upshift::sync::mpsc::unbounded_channel();
             for n in 0..times {
                 sender.send(n).unwrap();
@@ -73,8 +73,8 @@ fn an_unconstrained_future_uses_no_budget() {
             }
             pending
         };
-        assert!(ready(1000).await > 0);
-        assert_eq!(task::unconstrained(ready(1000)).await, 0);
+        assert!(count_pending_polls(1000).await > 0);
+        assert_eq!(task::unconstrained(count_pending_polls(1000)).await, 0);
     });
 }
 
@@ -108,7 +108,7 @@ fn paused_time_moves_to_the_next_timer_when_nothing_is_ready() {
 }
 
 #[test]
-fn timers_of_paused_time_fire_in_order_and_by_advance() {
+fn timers_of_paused_time_fire_in_order_during_advances_and_sleeps() {
     runtime_with_one_vcpu().block_on(async {
         time::pause();
         let order = Arc::new(std::sync::Mutex::new(Vec::new()));

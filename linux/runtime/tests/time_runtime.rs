@@ -28,16 +28,22 @@ fn a_sleep_is_never_early() {
             let duration = Duration::from_micros(micros);
             let start = Instant::now();
             sleep(duration).await;
-            assert!(start.elapsed() >= duration, "{micros}");
+            assert!(
+                start.elapsed() >= duration,
+                "a sleep of {micros} µs is early"
+            );
             let deadline = Instant::now() + duration;
             sleep_until(deadline).await;
-            assert!(Instant::now() >= deadline, "{micros}");
+            assert!(
+                Instant::now() >= deadline,
+                "a sleep until {micros} µs later is early"
+            );
         }
     });
 }
 
 #[test]
-fn each_of_many_sleeps_ends_at_its_time() {
+fn none_of_many_sleeps_is_early() {
     const COUNT: u64 = 5000;
     runtime_with_two_vcpus().block_on(async {
         let handles: Vec<_> = (0..COUNT)
@@ -236,7 +242,7 @@ fn time_cannot_be_paused_with_preemption() {
 }
 
 #[test]
-fn advancing_time_to_its_end_ends_no_longer_sleep() {
+fn time_advanced_to_its_end_does_not_end_longer_sleeps() {
     runtime_with_one_vcpu().block_on(async {
         upshift::time::pause();
         upshift::time::advance(Duration::from_secs(1 << 40)).await;
@@ -258,14 +264,14 @@ fn advancing_time_to_its_end_ends_no_longer_sleep() {
 fn a_sleep_that_another_runtime_polls_ends_there() {
     let (first, second) = (runtime_with_one_vcpu(), runtime_with_one_vcpu());
     let mut moved_sleep = Box::pin(sleep(100 * MILLI));
-    let long = HOUR / 60;
+    let minute = HOUR / 60;
     let first_result = first.block_on(async { timeout(MILLI, &mut moved_sleep).await });
     assert!(first_result.is_err());
-    let ended = second.block_on(async { timeout(long, &mut moved_sleep).await });
+    let ended = second.block_on(async { timeout(minute, &mut moved_sleep).await });
     assert!(ended.is_ok());
     let mut ticks = interval(50 * MILLI);
     for runtime in [&first, &second, &first, &second] {
-        let tick = runtime.block_on(async { timeout(long, ticks.tick()).await });
+        let tick = runtime.block_on(async { timeout(minute, ticks.tick()).await });
         assert!(tick.is_ok());
     }
 }
@@ -275,11 +281,11 @@ fn paused_time_moves_to_the_end_of_the_longest_sleeps() {
     runtime_with_one_vcpu().block_on(async {
         upshift::time::pause();
         let first = upshift::spawn(sleep(HOUR), Priority::Inherit);
-        for longest in [MILLI, Duration::ZERO] {
-            sleep(Duration::MAX - longest).await;
+        for margin in [MILLI, Duration::ZERO] {
+            sleep(Duration::MAX - margin).await;
             assert!(first.is_finished());
         }
-        // Time at its end can be advanced, and sleeps still end.
+        // When the clock has reached its end, it can still be advanced, and sleeps still end.
         upshift::time::advance(HOUR).await;
         sleep(MILLI).await;
     });

@@ -36,7 +36,7 @@ fn acceptor_and_connector(identity: &Identity) -> (Acceptor, Connector) {
     (Acceptor::new(server), Connector::new(client))
 }
 
-/// Sends 2 MiB to an echo server over TLS, and checks what the server sends back.
+/// Sends 2 MiB to an echo server over TLS, and checks that the server sends the same bytes back.
 fn check_echo(runtime: &Runtime) {
     let (acceptor, connector) = acceptor_and_connector(&identity("localhost"));
     runtime.block_on(async {
@@ -130,16 +130,16 @@ fn faulty_peers_are_errors_and_silent_peers_time_out() {
 }
 
 #[test]
-fn errors_name_what_is_wrong() {
+fn errors_name_the_invalid_input() {
     let good = identity("localhost");
     let other = identity("localhost");
-    let fails = |certificate: &str, key: &str| {
+    let error_of = |certificate: &str, key: &str| {
         let result = tls::server_config(certificate.as_bytes(), key.as_bytes());
         result.unwrap_err().to_string()
     };
-    assert!(fails("", &good.key).contains("BEGIN CERTIFICATE"));
-    assert!(fails(&good.certificate, "").contains("BEGIN PRIVATE KEY"));
-    assert!(fails(&good.certificate, &other.key).contains("cannot be used"));
+    assert!(error_of("", &good.key).contains("BEGIN CERTIFICATE"));
+    assert!(error_of(&good.certificate, "").contains("BEGIN PRIVATE KEY"));
+    assert!(error_of(&good.certificate, &other.key).contains("cannot be used"));
     let missing = block_on(tls::load_server_config("/no/such.pem", "/no/such.key"));
     assert!(missing.unwrap_err().to_string().contains("/no/such.pem"));
 }

@@ -52,8 +52,8 @@ fn tokios_time_net_fs_process_signal_and_blocking_calls_work() {
         runtime.block_on(async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let never = std::future::pending::<()>();
-            let late = tokio::time::timeout(Duration::from_millis(1), never).await;
-            assert!(late.is_err());
+            let outcome = tokio::time::timeout(Duration::from_millis(1), never).await;
+            assert!(outcome.is_err());
             assert_eq!(tokio::spawn(async { 7 }).await.unwrap(), 7);
             assert_eq!(tokio::task::spawn_blocking(|| 8).await.unwrap(), 8);
             assert!(!tokio::fs::read("/proc/self/stat").await.unwrap().is_empty());
@@ -187,8 +187,8 @@ fn a_tokio_task_uses_the_runtime() {
                 upshift::time::sleep(Duration::from_millis(5)).await;
                 assert!(began.elapsed() >= Duration::from_millis(5));
                 let never = std::future::pending::<()>();
-                let late = upshift::time::timeout(Duration::from_millis(1), never).await;
-                assert!(late.is_err());
+                let outcome = upshift::time::timeout(Duration::from_millis(1), never).await;
+                assert!(outcome.is_err());
                 // This wait is dropped before it ends.
                 let mut long = Box::pin(upshift::time::sleep(Duration::from_secs(3600)));
                 assert!(futures_util::poll!(long.as_mut()).is_pending());
@@ -202,27 +202,30 @@ fn a_tokio_task_uses_the_runtime() {
 #[test]
 fn hooks_run_before_and_after_each_thread_polls() {
     for preemption in [Preemption::Off, Preemption::Preferred] {
-        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let (starts, stops) = (begun.clone(), ended.clone());
+        let (starts, stops) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (start_counter, stop_counter) = (starts.clone(), stops.clone());
         let runtime = Runtime::builder()
             .vcpus(2)
             .preemption(preemption)
             .on_vcpu_start(move || {
-                starts.fetch_add(1, Ordering::SeqCst);
+                start_counter.fetch_add(1, Ordering::SeqCst);
             })
             .on_vcpu_stop(move || {
-                stops.fetch_add(1, Ordering::SeqCst);
+                stop_counter.fetch_add(1, Ordering::SeqCst);
             })
             .build()
             .unwrap();
-        runtime.block_on(async { assert!(begun.load(Ordering::SeqCst) > 0) });
+        runtime.block_on(async { assert!(starts.load(Ordering::SeqCst) > 0) });
         drop(runtime);
-        let (begun, ended) = (begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
-        assert!(begun >= 2 && begun == ended, "{begun} and {ended}");
+        let (starts, stops) = (starts.load(Ordering::SeqCst), stops.load(Ordering::SeqCst));
+        assert!(
+            starts >= 2 && starts == stops,
+            "{starts} starts and {stops} stops"
+        );
     }
 }
 
-/// A blocking function runs for long meanwhile.
+/// A blocking function is still running when the runtime is dropped.
 #[test]
 fn tokio_tasks_are_dropped_before_the_drop_of_the_runtime_returns() {
     struct LiveCount(Arc<AtomicUsize>);
@@ -351,6 +354,7 @@ fn tokios_context_exists_in_hooks_and_on_every_thread_that_polls() {
         });
         drop(runtime);
         assert!(stalled.load(Ordering::SeqCst));
+        // The four coroutines check eight times each; hooks and the main coroutine check, too.
         assert!(checks.load(Ordering::SeqCst) > 32);
         assert_eq!(missing.load(Ordering::SeqCst), 0);
     }

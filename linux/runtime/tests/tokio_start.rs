@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use upshift::{Level, Preemption, Runtime};
 
-/// Serialises the tests, because descriptors that other tests open and close would hide tokio's
+/// Serializes the tests, because descriptors that other tests open and close would hide tokio's
 /// driver, and the thread would then start at once.
 fn serialize_tests() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
@@ -62,7 +62,7 @@ fn tokios_thread_starts_at_the_first_use() {
     ];
     for driver in [upshift::Driver::Auto, upshift::Driver::Readiness] {
         for preemption in [Preemption::Off, Preemption::Preferred] {
-            for (n, (case, uses)) in uses.iter().enumerate() {
+            for (n, (case, use_tokio)) in uses.iter().enumerate() {
                 let name = format!("u{n}{}{}", driver as u8, preemption as u8);
                 let thread = format!("{name}-tokio");
                 let builder = Runtime::builder().vcpus(1).driver(driver);
@@ -70,7 +70,7 @@ fn tokios_thread_starts_at_the_first_use() {
                 runtime.block_on(async {
                     upshift::time::sleep(Duration::from_millis(2)).await;
                     assert_eq!(threads_named(&thread), 0, "{case}");
-                    uses().await;
+                    use_tokio().await;
                     assert_eq!(threads_named(&thread), 1, "{case}");
                 });
                 drop(runtime);
@@ -121,13 +121,13 @@ fn the_first_use_does_not_wait_for_less_urgent_coroutines() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
+        let stop_flag = stop.clone();
         let compute = async move {
             let began = std::time::Instant::now();
-            while !seen.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20) {
+            while !stop_flag.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(20) {
                 upshift::yield_if_needed().await;
             }
-            seen.load(Ordering::Relaxed)
+            stop_flag.load(Ordering::Relaxed)
         };
         let busy = upshift::spawn(compute, Level::at::<40>());
         let first_use = upshift::spawn(
@@ -140,7 +140,7 @@ fn the_first_use_does_not_wait_for_less_urgent_coroutines() {
     });
 }
 
-/// This includes threads that a coroutine of a pinned vCPU starts.
+/// The vCPU is pinned, and its coroutine starts the threads of tokio. They do not inherit the pin.
 #[test]
 fn tokios_threads_may_run_on_all_cpus_of_the_process() {
     let _lock = serialize_tests();
@@ -151,13 +151,13 @@ fn tokios_threads_may_run_on_all_cpus_of_the_process() {
             .find(|line| line.starts_with("Cpus_allowed_list"));
         line.unwrap().to_owned()
     };
-    let all = cpus();
+    let all_cpus = cpus();
     let runtime = Runtime::builder().vcpus(1).pin([0]).build().unwrap();
     let (task, blocking) = runtime.block_on(async {
         let task = tokio::spawn(async move { cpus() }).await.unwrap();
         (task, tokio::task::spawn_blocking(cpus).await.unwrap())
     });
-    assert_eq!((&task, &blocking), (&all, &all));
+    assert_eq!((&task, &blocking), (&all_cpus, &all_cpus));
 }
 
 /// A task that never ends its poll delays the end of the runtime only briefly.

@@ -68,8 +68,8 @@ fn the_steps_of_a_coroutine_are_recorded_in_order() {
     let notify = std::sync::Arc::new(upshift::sync::Notify::new());
     let line = line!() + 4;
     let id = runtime.block_on(async {
-        let waits = notify.clone();
-        let child = async move { waits.notified().await };
+        let child_notify = notify.clone();
+        let child = async move { child_notify.notified().await };
         let child = upshift::spawn(child, Level::at::<5>());
         let id = child.id();
         upshift::yield_now().await;
@@ -78,7 +78,7 @@ fn the_steps_of_a_coroutine_are_recorded_in_order() {
         child.await.unwrap();
         id
     });
-    let yields = runtime.block_on(async {
+    let yielding_id = runtime.block_on(async {
         let child = upshift::spawn(upshift::yield_now(), Level::at::<7>());
         let id = child.id();
         child.await.unwrap();
@@ -99,7 +99,7 @@ fn the_steps_of_a_coroutine_are_recorded_in_order() {
         assert!(site.starts_with(&format!("{}:{line}:", file!())), "{site}");
     }
     let expected = [Spawned, Ready, Polled, Yielded, Polled, Exited];
-    assert_eq!(steps(&timeline, yields), expected);
+    assert_eq!(steps(&timeline, yielding_id), expected);
     // Events after the end of the recording are not recorded.
     runtime.block_on(async { upshift::spawn(async {}, Level::at::<1>()).await.unwrap() });
     assert_eq!(trace.snapshot(), timeline);
@@ -148,19 +148,27 @@ fn steps_by_other_threads_and_events_that_a_vcpu_waits_for_are_recorded() {
         .iter()
         .filter(|kind| matches!(kind, EventKind::Unparked))
         .count();
-    assert!(parks >= 1 && wakes >= parks, "{parks} {wakes}");
+    assert!(
+        parks >= 1 && wakes >= parks,
+        "{parks} parks, {wakes} ends of parks"
+    );
     assert!(
         kinds
             .iter()
             .any(|kind| matches!(kind, EventKind::Arrived(1..)))
     );
-    // The wait of 20 ms contains no events.
-    let asleep = timeline
+    // While the main coroutine waits for the message, which is sent after 20 ms, no event occurs.
+    // Half of that time is asserted, as a margin.
+    let pairs_after_parks = timeline
         .events
         .windows(2)
         .filter(|pair| pair[0].kind == EventKind::Parked);
-    let longest = asleep.map(|pair| pair[1].at - pair[0].at).max().unwrap();
-    assert!(longest >= 10_000_000, "{longest}");
+    let gaps_ns = pairs_after_parks.map(|pair| pair[1].at - pair[0].at);
+    let longest_ns = gaps_ns.max().unwrap();
+    assert!(
+        longest_ns >= 10_000_000,
+        "the longest park took {longest_ns} ns"
+    );
 }
 
 async fn read_byte(reader: &mut upshift::io::PipeReader) {
@@ -199,7 +207,11 @@ fn the_oldest_events_are_overwritten_and_counted() {
     // The snapshot includes the polls that were running when its first event was recorded.
     assert!((64..=66).contains(&timeline.events.len()));
     // Each yield makes two events, and the main coroutine makes a few, too.
-    assert!(timeline.lost >= 2 * yields - 64, "{}", timeline.lost);
+    assert!(
+        timeline.lost >= 2 * yields - 64,
+        "{} events lost",
+        timeline.lost
+    );
     assert_eq!(steps(&timeline, id).last(), Some(&Step::Exited));
     // A new recording starts empty, at any size.
     for size in [16, 4_096] {
@@ -217,24 +229,24 @@ fn the_oldest_events_are_overwritten_and_counted() {
 fn a_busy_program_on_two_vcpus_is_recorded_while_it_runs() {
     let runtime = runtime(2);
     let trace = runtime.handle().trace();
-    let watcher = trace.clone();
+    let recorder = trace.clone();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = stop.clone();
     let reader = std::thread::spawn(move || {
         let (mut events, mut lost) = (0, 0);
         for round in 0..8 {
-            watcher
+            recorder
                 .start(if round % 2 == 0 { 256 } else { 8_192 })
                 .unwrap();
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(3));
-                let timeline = watcher.snapshot();
+                let timeline = recorder.snapshot();
                 assert_consistent(&timeline);
                 events += timeline.events.len();
                 lost += timeline.lost;
             }
         }
-        watcher.stop();
+        recorder.stop();
         stopped.store(true, std::sync::atomic::Ordering::Relaxed);
         (events, lost)
     });
@@ -260,7 +272,10 @@ fn a_busy_program_on_two_vcpus_is_recorded_while_it_runs() {
         }
     });
     let (events, lost) = reader.join().unwrap();
-    assert!(events > 1_000 && lost > 1_000, "{events} {lost}");
+    assert!(
+        events > 1_000 && lost > 1_000,
+        "{events} events recorded, {lost} lost"
+    );
 }
 
 #[test]

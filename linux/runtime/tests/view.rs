@@ -10,12 +10,12 @@ use upshift::observe::{PROTOCOL, SocketName, View, sockets};
 use upshift::{Level, Runtime};
 
 fn own_sockets() -> Vec<SocketName> {
-    let mut own = sockets().unwrap();
-    own.retain(|socket| socket.pid == std::process::id());
-    own
+    let mut names = sockets().unwrap();
+    names.retain(|socket| socket.pid == std::process::id());
+    names
 }
 
-/// Returns a runtime with a live view, and its socket.
+/// Returns a runtime that other programs can view, and the name of its socket.
 fn observed_runtime() -> (Runtime, SocketName) {
     // One test at a time holds the lock. The value is true after the sockets of an earlier process
     // have been removed.
@@ -137,9 +137,9 @@ fn a_client_that_does_not_read_is_dropped_and_delays_no_other_client() {
         .set_write_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     let writer = std::thread::spawn(move || {
-        let limit = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(30);
         // The client sends endless requests, and reads no reply.
-        while Instant::now() < limit {
+        while Instant::now() < deadline {
             match unread.write_all(&b"metrics\n".repeat(8)) {
                 Ok(()) => std::thread::sleep(Duration::from_millis(1)),
                 Err(error) => return error.kind(),
@@ -169,7 +169,7 @@ fn clients_beyond_the_limit_are_refused_until_others_leave() {
     let mut ninth = attach(&socket);
     assert_eq!(ninth.read(&mut [0; 16]).unwrap_or(0), 0);
     drop(clients);
-    let limit = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let mut client = BufReader::new(attach(&socket));
         let _ = client.get_mut().write_all(b"metrics\n");
@@ -177,7 +177,7 @@ fn clients_beyond_the_limit_are_refused_until_others_leave() {
         if client.read_line(&mut line).is_ok() && line.contains("\"metrics\"") {
             break;
         }
-        assert!(Instant::now() < limit, "the client is still refused");
+        assert!(Instant::now() < deadline, "the client is still refused");
     }
 }
 
@@ -212,18 +212,18 @@ fn a_recording_is_fetched_once_and_ends_with_its_client() {
     let recording: upshift::observe::Recording = serde_json::from_str(&reply).unwrap();
     assert_eq!(recording.protocol, PROTOCOL);
     assert_eq!(recording.timeline.name, "seen");
-    let spawned = recording.timeline.events.iter().any(|event| {
+    let has_exited = recording.timeline.events.iter().any(|event| {
         matches!(event.kind, upshift::trace::EventKind::Coroutine(upshift::trace::Step::Exited, coroutine) if coroutine.id == id)
     });
-    assert!(spawned, "{reply}");
+    assert!(has_exited, "{reply}");
     assert!(!trace.is_on());
     // The client can start another recording, which ends with its connection.
     assert!(ask(&mut client, "record\n").contains("\"recording\":true"));
     assert!(trace.is_on());
     drop(client);
-    let limit = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while trace.is_on() {
-        assert!(Instant::now() < limit, "the recording has not ended");
+        assert!(Instant::now() < deadline, "the recording has not ended");
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut client = BufReader::new(attach(&socket));

@@ -30,7 +30,7 @@ impl<L: Listener> Service<IncomingStream<'_, L>> for Router<()> {
     }
 
     fn call(&mut self, _: IncomingStream<'_, L>) -> Self::Future {
-        // Builds the routes once, not in each request.
+        // Builds the routes once for the connection, not in each request.
         ready(Ok(self.clone().with_state(())))
     }
 }

@@ -67,7 +67,7 @@
 //! # Names of routes
 //!
 //! [`NameRoutes`] is a layer that names each request by its method and route, so that
-//! `upshift top`, spans and stalls show it.
+//! `upshift top`, spans and reports of stalls show this name.
 //!
 //! # Web sockets
 //!

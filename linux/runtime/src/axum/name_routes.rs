@@ -1,7 +1,7 @@
 //! [`NameRoutes`], which names the work of a request by its method and the route that axum matched.
 //!
-//! axum shows the route ([`MatchedPath`]) only inside its router, so this is a layer. A request
-//! costs one allocation, for the name, and the cost of [`named`](crate::named).
+//! axum shows the route ([`MatchedPath`]) only inside its router, so `NameRoutes` is a layer.
+//! A request costs one allocation, for the name, and the cost of [`named`](crate::named).
 
 use std::task::{Context, Poll};
 
@@ -14,7 +14,7 @@ use crate::observe::{Named, named};
 
 const NO_ROUTE: &str = "(no route)";
 
-/// Names each request by its method and route: `GET /users/{id}`.
+/// A layer that names each request by its method and route, such as `GET /users/{id}`.
 ///
 /// Stalls, panics, timelines, `upshift top` and [`Metrics::named`](crate::metrics::Metrics::named)
 /// show the name. Add the layer last, by `Router::layer` (not `tower::ServiceBuilder` around the
@@ -60,8 +60,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Named<S::Future> {
-        let matched = request.extensions().get::<MatchedPath>();
-        let route = matched.map_or(NO_ROUTE, MatchedPath::as_str);
+        let matched_path = request.extensions().get::<MatchedPath>();
+        let route = matched_path.map_or(NO_ROUTE, MatchedPath::as_str);
         let name = format!("{} {route}", request.method());
         named(name, self.inner.call(request))
     }

@@ -93,36 +93,36 @@ impl<L: Listener, M, S> Serve<L, M, S> {
         self,
         level: impl Fn(&::hyper::Request<Incoming>) -> Level + Send + Sync + 'static,
     ) -> Self {
-        self.with(|server| server.levels(level))
+        self.map_server(|server| server.levels(level))
     }
 
     /// Sets the level at which connections are accepted and requests received. The default is
     /// [`Level::URGENT`] with [`levels`](Serve::levels), and otherwise the level of the coroutine
     /// that awaits the server. With `levels` it should be at least as urgent as the most urgent
     /// request. When a connection has used up its [`Allowance`](crate::hyper::Allowance) of CPU
-    /// time there, the server receives from it at the least urgent level.
+    /// time at this level, the server receives from it at the least urgent level.
     pub fn receive_level(self, level: Level) -> Self {
-        self.with(|server| server.receive_level(level))
+        self.map_server(|server| server.receive_level(level))
     }
 
     /// Ends the server when a future is ready. From then on nothing more is accepted, and the
     /// requests under way are answered within the [drain timeout](Serve::drain_timeout).
     pub fn with_graceful_shutdown(self, signal: impl Future<Output = ()> + Send + 'static) -> Self {
-        self.with(|server| server.with_graceful_shutdown(signal))
+        self.map_server(|server| server.with_graceful_shutdown(signal))
     }
 
     /// Limits the time that the requests under way have after
     /// [`with_graceful_shutdown`](Serve::with_graceful_shutdown) (default: 10 s). Connections that
     /// are still open then are cut off.
     pub fn drain_timeout(self, limit: Duration) -> Self {
-        self.with(|server| server.drain_timeout(limit))
+        self.map_server(|server| server.drain_timeout(limit))
     }
 
     /// Limits the time that a client has to send the head of a request or to complete the TLS
     /// handshake, or may be idle before a request (default: 30 s; zero: no limit). axum itself has
     /// no limit.
     pub fn header_timeout(self, limit: Duration) -> Self {
-        self.with(|server| server.header_timeout(limit))
+        self.map_server(|server| server.header_timeout(limit))
     }
 
     /// Returns the address that the server listens on.
@@ -133,7 +133,7 @@ impl<L: Listener, M, S> Serve<L, M, S> {
         self.server.listener().local_addr()
     }
 
-    fn with(self, set: impl FnOnce(Server<L>) -> Server<L>) -> Self {
+    fn map_server(self, set: impl FnOnce(Server<L>) -> Server<L>) -> Self {
         Serve {
             server: set(self.server),
             ..self
@@ -186,7 +186,7 @@ impl fmt::Debug for ServeFuture {
     }
 }
 
-/// Makes services with a tower service, one at a time.
+/// A [`MakeService`] that calls a tower service, one call at a time.
 struct TowerMakeService<M, S> {
     make_service: Mutex<M>,
     service: PhantomData<fn() -> S>,
@@ -203,17 +203,17 @@ where
     type Service = MapIncoming<S>;
 
     async fn make(&self, stream: IncomingStream<'_, L>) -> MapIncoming<S> {
-        let made = {
+        let service_future = {
             let mut make_service = self.make_service.lock().await;
             let Ok(()) = poll_fn(|cx| make_service.poll_ready(cx)).await;
             make_service.call(stream)
         };
-        let Ok(service) = made.await;
+        let Ok(service) = service_future.await;
         MapIncoming(service)
     }
 }
 
-/// Converts hyper's requests into axum's, for the inner service.
+/// A service that converts hyper's requests into axum's, for the inner service.
 #[derive(Clone)]
 struct MapIncoming<S>(S);
 

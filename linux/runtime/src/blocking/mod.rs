@@ -29,8 +29,8 @@ pub(crate) fn job<R: Send + 'static>(
     (job, receiver)
 }
 
-/// Runs a blocking function at the level of the calling coroutine. Its panic continues in the
-/// caller.
+/// Runs a blocking function at the level of the calling coroutine. A panic of the function
+/// continues in the caller.
 ///
 /// # Cancellation safety
 /// If the future is dropped, a queued function still runs; its result is lost.
@@ -44,7 +44,7 @@ pub(crate) async fn run<R: Send + 'static>(
     let pool = context::with_shared(|shared| shared.pool.clone());
     let pool = pool.ok_or_else(context::outside)?;
     let (job, result) = job(function);
-    pool.take(level, job).map_err(|refused| refused.why)?;
+    pool.submit(level, job).map_err(|refused| refused.error)?;
     match result.await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),

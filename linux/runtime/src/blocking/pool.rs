@@ -1,9 +1,9 @@
 //! Threads for blocking functions.
 //!
-//! They are started on demand up to a bound, and end after ten idle seconds. The queue is ordered
-//! by level, FIFO within one; the number of coroutines that wait for it bounds it. The threads run
-//! on all CPUs of the process, even if a vCPU that is pinned to one starts them. They belong to the
-//! runtime, and to tokio's where there is one, as the threads of vCPUs do.
+//! The threads are started on demand up to a bound, and end after ten idle seconds. The queue is
+//! ordered by level, FIFO within a level, and has no bound. The threads run on all CPUs of the
+//! process, even if a thread that is pinned to one CPU starts them. They belong to the runtime, and
+//! to tokio's runtime if there is one, as the threads of vCPUs do.
 //!
 //! Functions that wait for each other need a thread each. The first function that finds all threads
 //! taken is therefore reported on standard error.
@@ -23,6 +23,7 @@ use crate::preempt::permit::Critical;
 use crate::tokio::thread_hooks::ThreadHooks;
 use crate::user_code::catch_panic::catch_panic;
 
+/// Time after which an idle thread ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Work of a thread.
@@ -43,7 +44,7 @@ impl Job {
 
 /// A job that no thread can run.
 pub(crate) struct Refused {
-    pub(crate) why: io::Error,
+    pub(crate) error: io::Error,
     pub(crate) job: Job,
 }
 
@@ -51,6 +52,7 @@ pub(crate) struct Refused {
 struct Queue {
     jobs: BTreeMap<(Level, u64), Job>,
     sequence: u64,
+    /// Number of threads, and of those that wait for a job.
     threads: usize,
     idle: usize,
     closed: bool,
@@ -62,7 +64,7 @@ struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
     thread_hooks: ThreadHooks,
-    /// Called first on each thread.
+    /// Called at the start of each thread, before its hooks.
     begin: Box<dyn Fn() + Send + Sync>,
     /// The CPUs of the process.
     cpus: Option<Mask>,
@@ -89,7 +91,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of at most `most` threads. Each calls `begin` and then enters `thread_hooks`.
+    /// Creates a pool of at most `max_threads` threads. Each calls `begin` and then enters
+    /// `thread_hooks`.
     pub(crate) fn new(
         max_threads: usize,
         name: String,
@@ -111,10 +114,10 @@ impl Pool {
 
     /// Queues a job and provides a thread for it, or returns the job: it is user code, which must
     /// be dropped neither under the lock nor in a critical section.
-    pub(crate) fn take(&self, level: Level, job: Job) -> Result<(), Refused> {
+    pub(crate) fn submit(&self, level: Level, job: Job) -> Result<(), Refused> {
         if self.queue(level, job)? {
             notice(format_args!(
-                "all {} threads for blocking functions are taken and more functions wait: if those that run wait for them, \
+                "all {} threads for blocking functions are taken and more functions wait: if the running functions wait for queued ones, \
                  raise Builder::blocking_threads",
                 self.max_threads
             ));
@@ -127,13 +130,14 @@ impl Pool {
         let _critical = Critical::enter();
         let mut queue = self.shared.queue();
         if queue.closed {
-            let why = io::Error::other(SpawnError::Closed);
-            return Err(Refused { why, job });
+            let error = io::Error::other(SpawnError::Closed);
+            return Err(Refused { error, job });
         }
         let sequence = queue.sequence;
         queue.sequence += 1;
         queue.jobs.insert((level, sequence), job);
-        // An idle thread is counted until it has woken up, so it is good for one job only.
+        // A notified thread counts as idle until it has woken up. So each queued job needs an idle
+        // thread of its own.
         if queue.idle >= queue.jobs.len() {
             self.shared.work.notify_one();
         } else if queue.threads < self.max_threads {
@@ -146,16 +150,16 @@ impl Pool {
                     // An ordinary thread on the CPU of an elevated vCPU might wait there for most
                     // of a second.
                     if let Some(cpus) = &self.shared.cpus {
-                        affinity::restore_thread(&thread, cpus);
+                        affinity::set_of_thread(&thread, cpus);
                     }
                     queue.threads += 1;
                 }
-                // The other threads run the job later; without others nothing can.
+                // The other threads run the job later; without other threads nothing can run it.
                 Err(_) if queue.threads > 0 => {}
                 Err(error) => {
                     if let Some(job) = queue.jobs.remove(&(level, sequence)) {
-                        let why = no_thread("a blocking call", &error);
-                        return Err(Refused { why, job });
+                        let error = no_thread("a blocking call", &error);
+                        return Err(Refused { error, job });
                     }
                 }
             }
@@ -190,7 +194,7 @@ impl Pool {
 fn serve(shared: &Shared) {
     if let Some(cpus) = &shared.cpus {
         // If the CPUs have been taken away meanwhile, the thread stays where it is.
-        let _ = affinity::restore(cpus);
+        let _ = affinity::set(cpus);
     }
     (shared.begin)();
     let _hooks = shared.thread_hooks.begin();
@@ -212,11 +216,11 @@ fn serve_queue(shared: &Shared) {
             break;
         }
         queue.idle += 1;
-        let (woken, timeout) = shared
+        let (guard, timeout) = shared
             .work
             .wait_timeout(queue, IDLE_TIMEOUT)
             .unwrap_or_else(PoisonError::into_inner);
-        queue = woken;
+        queue = guard;
         queue.idle -= 1;
         if timeout.timed_out() && queue.jobs.is_empty() {
             break;

@@ -29,9 +29,9 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::time::timers::Timers;
 
-/// How often the dispatcher checks for competing processes. It must check periodically, because a
-/// vCPU that was alone on its CPU does not listen, so nothing wakes the dispatcher when competition
-/// begins.
+/// Longest time between two checks of the dispatcher for competing processes. The dispatcher must
+/// check periodically, because a vCPU that was alone on its CPU does not listen, so nothing wakes
+/// the dispatcher when competition begins.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Handle to the thread. Its drop ends the thread.
@@ -56,7 +56,7 @@ pub(crate) struct Announcer {
 }
 
 impl Dispatcher {
-    /// Also returns the thread's id.
+    /// Starts the thread, pinned to the CPU of the vCPU. Also returns the thread's id.
     pub(super) fn start(announcer: Arc<Announcer>) -> io::Result<(Dispatcher, i32)> {
         let ended = Arc::new(AtomicBool::new(false));
         let watch = announcer.watch.clone();
@@ -125,20 +125,20 @@ impl Announcer {
     fn sleep(&self) {
         let mut timeout = LOOK_INTERVAL;
         if let Some(deadline) = self.timers.next_deadline() {
-            let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+            let time_left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
             // A timer that is already due has been announced, so it need not shorten the sleep.
-            timeout = timeout.min(left.max(Duration::from_millis(1)));
+            timeout = timeout.min(time_left.max(Duration::from_millis(1)));
         }
-        let mut polled = libc::pollfd {
+        let mut poll_fd = libc::pollfd {
             fd: self.watch.raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
         let millis = timeout.as_micros().div_ceil(1000) as libc::c_int;
-        // SAFETY: `polled` is a valid array of one entry, and the length passed is one. An error is
-        // ignored, because the caller then looks anyway.
-        unsafe { libc::poll(&raw mut polled, 1, millis) };
-        if polled.revents != 0 {
+        // SAFETY: `poll_fd` is a valid array of one entry, and the length passed is one. An error
+        // is ignored, because the caller then looks anyway.
+        unsafe { libc::poll(&raw mut poll_fd, 1, millis) };
+        if poll_fd.revents != 0 {
             self.watch.clear();
         }
     }
@@ -159,7 +159,7 @@ impl Announcer {
         if level < line.claim().runnable() {
             self.membership.count_announcement();
             if self.vcpu.arrive(level).unwrap_or(false) {
-                self.membership.count_ring();
+                self.membership.count_doorbell();
             }
         }
     }

@@ -22,16 +22,18 @@ use super::{Board, BoardStats, Post};
 use crate::host::Linux;
 use crate::time::timers::Timers;
 
+/// Time between two attempts to join a daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Used instead of [`RETRY_INTERVAL`] shortly after a daemon has ended, because it may be
-/// restarting with another configuration or version.
+/// Time between two attempts shortly after a daemon has ended, which may be restarting with another
+/// configuration or version.
 const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Time after the end of a daemon for which [`QUICK_RETRY_INTERVAL`] applies.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
-/// A vCPU for which a [`Post`] is created.
-pub(crate) struct Served<'a> {
+/// A vCPU for which a [`Post`], the publisher of its levels, is created.
+pub(crate) struct ServedVcpu<'a> {
     pub(crate) domain: &'a Domain<Linux>,
     pub(crate) name: &'a str,
     pub(crate) index: usize,
@@ -44,7 +46,7 @@ pub(crate) struct Membership {
     /// By the index of the vCPU.
     vcpus: Mutex<Vec<VcpuSpec>>,
     /// Threads of preemptible vCPUs that the keeper has yet to register.
-    fresh: Mutex<Vec<(usize, ThreadSpec)>>,
+    new_threads: Mutex<Vec<(usize, ThreadSpec)>>,
     /// Held while threads are reported to the daemon, so that these reports do not overtake each
     /// other.
     update_lock: Mutex<()>,
@@ -92,7 +94,7 @@ impl Membership {
             board: upshift_board::Board::new()?,
             socket,
             vcpus: Mutex::default(),
-            fresh: Mutex::default(),
+            new_threads: Mutex::default(),
             update_lock: Mutex::default(),
             joined: AtomicBool::new(false),
             cooperative: AtomicBool::new(false),
@@ -107,15 +109,16 @@ impl Membership {
     }
 
     /// Creates the post of a vCPU that the calling thread serves. Also starts a dispatcher, unless
-    /// the vCPU has a watcher. Returns `None` if the board has no place for the vCPU.
+    /// the vCPU has a watcher, which then does the same work. Returns `None` if the board has no
+    /// place for the vCPU.
     pub(crate) fn post(
         self: &Arc<Membership>,
-        vcpu: &Served<'_>,
+        vcpu: &ServedVcpu<'_>,
         ring: &Ring,
         timers: &Arc<Timers>,
         has_watcher: bool,
     ) -> io::Result<Option<Post>> {
-        let Served {
+        let ServedVcpu {
             domain,
             name,
             index,
@@ -175,55 +178,56 @@ impl Membership {
     /// thread.
     pub(crate) fn enlist(&self, index: usize, role: Role) {
         let tid = own_tid();
-        lock(&self.fresh).push((index, ThreadSpec { tid, role }));
+        lock(&self.new_threads).push((index, ThreadSpec { tid, role }));
         self.wake_keeper();
     }
 
     /// Adds the threads that were enlisted since the last call to the lists of their vCPUs. Returns
     /// these threads.
-    fn take_fresh(&self) -> Vec<(usize, ThreadSpec)> {
-        let fresh = std::mem::take(&mut *lock(&self.fresh));
+    fn take_new_threads(&self) -> Vec<(usize, ThreadSpec)> {
+        let new_threads = std::mem::take(&mut *lock(&self.new_threads));
         let mut vcpus = self.vcpus();
-        for &(index, thread) in &fresh {
+        for &(index, thread) in &new_threads {
             if let Some(spec) = vcpus.get_mut(index) {
                 spec.threads.push(thread);
             }
         }
-        fresh
+        new_threads
     }
 
-    fn register_fresh(&self) {
+    fn register_new_threads(&self) {
         let _updating = lock(&self.update_lock);
-        let fresh = self.take_fresh();
-        if !fresh.is_empty() && self.board.is_joined() {
+        let new_threads = self.take_new_threads();
+        if !new_threads.is_empty() && self.board.is_joined() {
             // If the daemon refuses a thread, the thread stays an ordinary one until the process
             // joins again.
-            let _ = self.board.update(&fresh, &[]);
+            let _ = self.board.update(&new_threads, &[]);
         }
     }
 
     pub(crate) fn join(&self) -> Result<(), JoinError> {
         let _updating = lock(&self.update_lock);
-        self.take_fresh();
+        self.take_new_threads();
         let vcpus = self.vcpus().clone();
         let joined = self.board.join(&self.socket, &vcpus);
         self.set_joined(joined.as_ref().ok().map(|joined| joined.enforcing));
         joined.map(|_| ())
     }
 
+    /// Withdraws the threads of vCPU `index` from the daemon.
     pub(crate) fn withdraw(&self, index: usize) {
         let _updating = lock(&self.update_lock);
-        lock(&self.fresh).retain(|(vcpu, _)| *vcpu != index);
+        lock(&self.new_threads).retain(|(vcpu, _)| *vcpu != index);
         let threads = match self.vcpus().get_mut(index) {
             Some(spec) => std::mem::take(&mut spec.threads),
             None => return,
         };
-        let gone: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
+        let tids: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
         // A failure is ignored, because the daemon notices by itself when the threads end.
-        let _ = self.board.update(&[], &gone);
+        let _ = self.board.update(&[], &tids);
     }
 
-    pub(crate) fn keep(self: &Arc<Membership>, name: &str) -> io::Result<()> {
+    pub(crate) fn start_keeper(self: &Arc<Membership>, name: &str) -> io::Result<()> {
         let membership = self.clone();
         let thread = thread::Builder::new()
             .name(format!("{name}-board"))
@@ -234,10 +238,10 @@ impl Membership {
     }
 
     fn stay_joined(&self) {
-        let mut lost: Option<Instant> = None;
+        let mut lost_at: Option<Instant> = None;
         while !self.ended.load(Acquire) {
             let closed = self.board.closed();
-            let expects_restart = lost.is_some_and(|lost| lost.elapsed() < QUICK_RETRY_TIME);
+            let expects_restart = lost_at.is_some_and(|time| time.elapsed() < QUICK_RETRY_TIME);
             self.sleep(
                 closed.as_ref(),
                 if expects_restart {
@@ -249,12 +253,12 @@ impl Membership {
             if self.ended.load(Acquire) {
                 continue;
             }
-            self.register_fresh();
+            self.register_new_threads();
             if self.board.is_joined() {
                 continue;
             }
             if closed.is_some() {
-                lost = Some(Instant::now());
+                lost_at = Some(Instant::now());
                 self.set_joined(None);
                 // If a new daemon has already replaced the old one, the process joins it at once.
             }
@@ -293,7 +297,7 @@ impl Membership {
         unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// When this function returns, no thread is elevated any more.
+    /// Ends the keeper and leaves the daemon. When this function returns, no thread is elevated.
     pub(crate) fn end(&self) {
         self.ended.store(true, Release);
         self.wake_keeper();
@@ -306,7 +310,7 @@ impl Membership {
         self.set_joined(None);
     }
 
-    /// `enforcing` tells whether the joined daemon elevates threads; it is `None` if none is
+    /// Records whether the joined daemon elevates threads. `enforcing` is `None` if no daemon is
     /// joined.
     fn set_joined(&self, enforcing: Option<bool>) {
         self.joined.store(enforcing.is_some(), Relaxed);
@@ -318,7 +322,8 @@ impl Membership {
         self.cooperative.load(Relaxed)
     }
 
-    pub(super) fn count_ring(&self) {
+    /// Counts a ring of the doorbell, which wakes the daemon.
+    pub(super) fn count_doorbell(&self) {
         self.rings.fetch_add(1, Relaxed);
     }
 

@@ -1,5 +1,6 @@
 //! Connects this process to the machine's daemon, which elevates the threads of the process with
-//! the most urgent work. They communicate through shared memory, called the board.
+//! the most urgent work, that is, moves them into `SCHED_FIFO`. Process and daemon communicate
+//! through shared memory, called the board.
 //!
 //! With [`Builder::board`](crate::Builder::board) the vCPUs publish the levels of their ready
 //! coroutines, and learn whether other processes compete for their CPU. If the daemon (`upshift
@@ -37,7 +38,7 @@ mod post;
 mod yielding;
 
 pub(crate) use dispatcher::{Announcer, LOOK_INTERVAL};
-pub(crate) use membership::{Membership, Served};
+pub(crate) use membership::{Membership, ServedVcpu};
 pub(crate) use post::Post;
 
 /// Whether a runtime joins the machine's daemon.

@@ -15,8 +15,8 @@ use super::membership::Membership;
 use super::yielding::Yielding;
 use crate::time::clock;
 
-/// A sleeping vCPU expects to wake up for levels that it has polled in the present period or the
-/// one before.
+/// Length of a period. A sleeping vCPU expects to wake up for levels that it has polled in the
+/// present period or the one before.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Levels that a vCPU has recently run, and that may therefore arrive again. The level of an
@@ -40,11 +40,15 @@ pub(crate) struct Post {
     announcer: Arc<Announcer>,
     /// Ends before the vCPU does. `None` if the vCPU is preemptible.
     _dispatcher: Option<Dispatcher>,
+    /// The published levels of ready coroutines, and of the poll.
     bitmap: Cell<u64>,
     running: Cell<u8>,
+    /// The published most urgent level: that of the poll, a ready coroutine or a possible arrival.
     potential: Cell<u8>,
+    /// Levels polled in the present period and in the period before, as bitmaps.
     recent: Cell<[u64; 2]>,
-    period_ends: Cell<u64>,
+    /// End of the present period, in ticks.
+    period_end: Cell<u64>,
     expected: Arc<Expected>,
     yielding: RefCell<Yielding>,
 }
@@ -68,7 +72,7 @@ impl Post {
             running: Cell::new(NO_LEVEL),
             potential: Cell::new(NO_LEVEL),
             recent: Cell::new([0; 2]),
-            period_ends: Cell::new(0),
+            period_end: Cell::new(0),
             expected,
             yielding: RefCell::default(),
         }
@@ -86,11 +90,11 @@ impl Post {
     /// coroutines. `now` is in ticks.
     #[inline]
     pub(crate) fn publish_poll(&self, bitmap: u64, level: u8, now: u64) {
-        let [recent, before] = self.recent.get();
+        let [recent, previous] = self.recent.get();
         let updated = recent | 1 << (level & 63);
-        if updated != recent || now > self.period_ends.get() {
-            self.recent.set([updated, before]);
-            self.expect(now);
+        if updated != recent || now > self.period_end.get() {
+            self.recent.set([updated, previous]);
+            self.update_expected(now);
         }
         if self.vcpu.line().arrived().load(Relaxed) != 0 {
             self.withdraw_announcement();
@@ -115,11 +119,14 @@ impl Post {
         }
     }
 
+    /// Publishes that the vCPU is about to sleep, and the most urgent level that it expects to wake
+    /// up for.
     pub(crate) fn publish_wait(&self) {
-        let [recent, before] = self.recent.get();
-        let awaited = (recent | before).trailing_zeros() as u8;
+        let [recent, previous] = self.recent.get();
+        let awaited = (recent | previous).trailing_zeros() as u8;
         let line = self.vcpu.line();
-        // Masked, because arrivals cannot outrank the published level, and wake this thread anyway.
+        // The watch is masked, because arrivals cannot outrank the published level, and wake this
+        // thread anyway.
         self.watch.mask();
         line.set_awaited(awaited);
         line.arrived().store(0, Relaxed);
@@ -137,7 +144,7 @@ impl Post {
     fn publish_potential(&self, potential: u8) {
         self.vcpu.line().count_turn();
         if self.vcpu.settle().unwrap_or(false) {
-            self.membership.count_ring();
+            self.membership.count_doorbell();
         }
         // Makes arrivals wake the dispatcher if this thread may be demoted, because a demoted
         // thread would not notice them. An elevated thread, or the only one on its CPU, notices
@@ -166,14 +173,14 @@ impl Post {
     }
 
     #[cold]
-    fn expect(&self, now: u64) {
-        let [mut recent, mut before] = self.recent.get();
-        if now > self.period_ends.get() {
-            self.period_ends.set(now + clock::to_ticks(PERIOD));
-            (recent, before) = (0, recent);
-            self.recent.set([recent, before]);
+    fn update_expected(&self, now: u64) {
+        let [mut recent, mut previous] = self.recent.get();
+        if now > self.period_end.get() {
+            self.period_end.set(now + clock::to_ticks(PERIOD));
+            (recent, previous) = (0, recent);
+            self.recent.set([recent, previous]);
         }
-        self.expected.0.store(recent | before, Relaxed);
+        self.expected.0.store(recent | previous, Relaxed);
     }
 
     /// Returns whether another process goes first on this CPU if the most urgent level here is

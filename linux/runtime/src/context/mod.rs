@@ -25,7 +25,8 @@ thread_local! {
     static JOINED: OnceCell<(RuntimeCell, &'static str)> = const { OnceCell::new() };
 }
 
-/// Set once the runtime has been built. Can be upgraded while the runtime lives.
+/// Cell for a runtime, set once the runtime has been built. The reference can be upgraded while the
+/// runtime lives.
 pub(crate) type RuntimeCell = Arc<OnceLock<Weak<Shared>>>;
 
 /// Makes the calling thread, which serves no vCPU, belong to `runtime`. The runtime then runs the
@@ -61,24 +62,26 @@ pub(crate) struct Serving<'a> {
 
 /// Gives the calling thread this worker until the result is dropped, to run code of the runtime.
 pub(crate) fn enter(worker: &Worker) -> Entered {
-    let before = WORKER.replace(worker);
+    let previous = WORKER.replace(worker);
     // SAFETY: this thread has the vCPU's executor until `Entered` is dropped, as `serve` requires.
     // The worker owns the executor and is not `Sync`, and this thread borrows the worker until
     // then.
     unsafe { crate::host::serve(Some(worker.executor().vcpu())) };
-    Entered { before }
+    Entered { previous }
 }
 
 pub(crate) struct Entered {
-    before: *const Worker,
+    previous: *const Worker,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        WORKER.set(self.before);
-        // SAFETY: this thread has entered the former worker, if any, and not left it yet, so it
+        WORKER.set(self.previous);
+        // SAFETY: this thread has entered the previous worker, if any, and not left it yet, so it
         // still has that worker's executor.
-        unsafe { crate::host::serve(self.before.as_ref().map(|worker| worker.executor().vcpu())) };
+        let worker = unsafe { self.previous.as_ref() };
+        // SAFETY: as above.
+        unsafe { crate::host::serve(worker.map(|worker| worker.executor().vcpu())) };
     }
 }
 
@@ -175,7 +178,7 @@ pub(crate) fn record_lock(runtime: u64) -> LockOwner {
                 Some(id) => LockOwner::Named(id),
                 None => LockOwner::Unnamed,
             }
-        } else if number.is_named() {
+        } else if number.is_numbered() {
             LockOwner::Elsewhere(number.get())
         } else {
             LockOwner::Unnamed
@@ -186,14 +189,15 @@ pub(crate) fn record_lock(runtime: u64) -> LockOwner {
 
 /// Returns the number of the calling coroutine's runtime, and the id of the coroutine; `None`
 /// unless both exist.
-pub(crate) fn name() -> Option<(u64, CoroutineId)> {
+pub(crate) fn current_global_id() -> Option<(u64, CoroutineId)> {
     let number = with(|worker| {
         let number = &worker.shared().number;
-        number.is_named().then(|| number.get())
+        number.is_numbered().then(|| number.get())
     });
     number.flatten().zip(crate::host::current_id())
 }
 
+/// Returns the id of the calling coroutine, if it belongs to the runtime with this number.
 pub(crate) fn current_in(runtime: u64) -> Option<CoroutineId> {
     with(|worker| worker.shared().number.get() == runtime)
         .unwrap_or(false)
@@ -270,6 +274,7 @@ pub(crate) fn level_of(runtime: u64, id: CoroutineId) -> Option<Level> {
     level
 }
 
+/// Returns whether `timers` are those of the calling thread's vCPU.
 pub(crate) fn has_timers(timers: &Timers) -> bool {
     with(|worker| std::ptr::eq(&raw const **worker.timers(), timers)).unwrap_or(false)
 }

@@ -16,6 +16,7 @@ use crate::preempt::permit::Critical;
 
 /// Largest number of runtimes of a process that have numbers at the same time.
 const SLOTS: usize = 64;
+/// Number of a runtime that found no free slot.
 const UNNUMBERED: u64 = u64::MAX;
 
 struct Slot {
@@ -38,12 +39,12 @@ pub(crate) struct Number(u64);
 impl Number {
     pub(crate) fn new(domain: &Domain<Linux>) -> Number {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        for (index, place) in TABLE.iter().enumerate() {
-            let mut entry = place.domain.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, slot) in TABLE.iter().enumerate() {
+            let mut entry = slot.domain.lock().unwrap_or_else(PoisonError::into_inner);
             if entry.is_none() {
                 *entry = Some(domain.clone());
                 let number = NEXT.fetch_add(1, Relaxed) * SLOTS as u64 + index as u64;
-                place.number.store(number, Release);
+                slot.number.store(number, Release);
                 return Number(number);
             }
         }
@@ -55,17 +56,17 @@ impl Number {
         self.0
     }
 
-    pub(crate) fn is_named(&self) -> bool {
+    pub(crate) fn is_numbered(&self) -> bool {
         self.0 != UNNUMBERED
     }
 }
 
 impl Drop for Number {
     fn drop(&mut self) {
-        if self.is_named() {
-            let place = place_of(self.0);
-            place.number.store(0, Release);
-            let domain = place
+        if self.is_numbered() {
+            let slot = slot_of(self.0);
+            slot.number.store(0, Release);
+            let domain = slot
                 .domain
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -76,24 +77,24 @@ impl Drop for Number {
     }
 }
 
-fn place_of(number: u64) -> &'static Slot {
+fn slot_of(number: u64) -> &'static Slot {
     &TABLE[(number % SLOTS as u64) as usize]
 }
 
 /// Returns whether the runtime with this number is alive. If not, none of its coroutines is being
 /// polled.
 pub(crate) fn is_alive(number: u64) -> bool {
-    place_of(number).number.load(Acquire) == number
+    slot_of(number).number.load(Acquire) == number
 }
 
 /// Runs `f` with the domain of the runtime with this number, if that runtime is alive. `f` must not
 /// run user code.
 pub(crate) fn with(number: u64, f: impl FnOnce(&Domain<Linux>)) {
     let _critical = Critical::enter();
-    let place = place_of(number);
-    let domain = place.domain.lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = slot_of(number);
+    let domain = slot.domain.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(domain) = &*domain
-        && place.number.load(Relaxed) == number
+        && slot.number.load(Relaxed) == number
     {
         f(domain);
     }
@@ -109,14 +110,14 @@ mod tests {
         let domain = Domain::new(Linux::new(), Config::default());
         let first = Number::new(&domain);
         let number = first.get();
-        assert!(first.is_named() && is_alive(number));
-        let mut reached = 0;
-        with(number, |_| reached += 1);
+        assert!(first.is_numbered() && is_alive(number));
+        let mut calls = 0;
+        with(number, |_| calls += 1);
         drop(first);
         let second = Number::new(&domain);
         assert_ne!(second.get(), number);
         assert!(!is_alive(number));
-        with(number, |_| reached += 1);
-        assert_eq!(reached, 1);
+        with(number, |_| calls += 1);
+        assert_eq!(calls, 1);
     }
 }

@@ -16,12 +16,14 @@ use upshift_elevate::dispatch::Permit;
 use crate::Runtime;
 use crate::preempt::permit;
 
+/// Number of calls of user code, and of those within a use.
 #[derive(Default)]
 struct Calls {
-    all: AtomicUsize,
+    total: AtomicUsize,
     within_use: AtomicUsize,
 }
 
+/// User code, as a value whose drop and wake are counted.
 struct User {
     permit: &'static Permit,
     calls: Arc<Calls>,
@@ -29,7 +31,7 @@ struct User {
 
 impl User {
     fn call(&self) {
-        self.calls.all.fetch_add(1, Relaxed);
+        self.calls.total.fetch_add(1, Relaxed);
         self.calls
             .within_use
             .fetch_add(usize::from(self.permit.in_use()), Relaxed);
@@ -60,7 +62,7 @@ impl Wake for User {
 }
 
 /// Runs `main` on a runtime with one vCPU. Asserts that user code is called at least `calls` times,
-/// and never in the middle of a use.
+/// once for each `User` that `main` gives to the runtime, and never in the middle of a use.
 fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
     let permit: &'static Permit = Box::leak(Box::new(Permit::new()));
     let user = User {
@@ -73,20 +75,20 @@ fn outside_of_uses(calls: usize, main: impl AsyncFnOnce(&User)) {
     };
     // SAFETY: the permit is never freed, so it lives until `restore`, and no use of a former permit
     // is under way on this thread.
-    let before = unsafe { permit::hold(permit, hooks) };
+    let previous = unsafe { permit::hold(permit, hooks) };
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(main(&user));
     drop(runtime);
     assert!(!permit.in_use());
     // SAFETY: `hold` returned this permit, which the thread held under the contract of `hold`.
-    unsafe { permit::restore(before) };
-    assert!(user.calls.all.load(Relaxed) >= calls);
+    unsafe { permit::restore(previous) };
+    assert!(user.calls.total.load(Relaxed) >= calls);
     assert_eq!(user.calls.within_use.load(Relaxed), 0);
 }
 
 #[test]
 fn a_refused_coroutine_is_dropped_outside_of_uses() {
-    /// Its drop, when the runtime ends, tries to spawn a coroutine.
+    /// A value whose drop, when the runtime ends, tries to spawn a coroutine.
     struct Late(User);
 
     impl Drop for Late {
@@ -99,11 +101,11 @@ fn a_refused_coroutine_is_dropped_outside_of_uses() {
 
     outside_of_uses(2, async |user| {
         let late = Late(user.another());
-        let waits = async move {
+        let waiter = async move {
             let _late = late;
             pending::<()>().await;
         };
-        crate::spawn(waits, Level::at::<0>()).detach();
+        crate::spawn(waiter, Level::at::<0>()).detach();
         crate::yield_now().await;
     });
 }
@@ -115,11 +117,11 @@ fn a_refused_blocking_function_is_dropped_outside_of_uses() {
             .unwrap()
             .pool
             .shut_down();
-        let one = user.another();
-        let function = move || drop(one);
+        let first_user = user.another();
+        let function = move || drop(first_user);
         assert!(crate::spawn_blocking(function).await.is_err());
-        let other = user.another();
-        let function = move || drop(other);
+        let second_user = user.another();
+        let function = move || drop(second_user);
         let error = crate::try_spawn_blocking(function).unwrap_err();
         let inner = error.get_ref().unwrap().downcast_ref();
         assert_eq!(inner, Some(&SpawnError::Closed));
@@ -134,7 +136,7 @@ fn outputs_and_futures_are_dropped_outside_of_uses() {
         let output = user.another();
         crate::spawn(async move { output }, Level::at::<0>()).detach();
         let held = user.another();
-        let waits = crate::spawn(
+        let waiter = crate::spawn(
             async move {
                 let _held = held;
                 pending::<()>().await;
@@ -144,15 +146,15 @@ fn outputs_and_futures_are_dropped_outside_of_uses() {
         let output = user.another();
         let handle = crate::spawn(async move { output }, Level::at::<0>());
         crate::yield_now().await;
-        waits.cancel();
+        waiter.cancel();
         crate::yield_now().await;
         drop(handle);
-        // A foreign waker that waits for a coroutine.
-        let mut joined = crate::spawn(pending::<()>(), Level::at::<0>());
+        // A foreign waker, which belongs to no coroutine of the runtime, waits for a coroutine.
+        let mut pending_handle = crate::spawn(pending::<()>(), Level::at::<0>());
         let waker = user.waker();
-        let poll = pin!(&mut joined).poll(&mut Context::from_waker(&waker));
+        let poll = pin!(&mut pending_handle).poll(&mut Context::from_waker(&waker));
         assert!(poll.is_pending());
-        joined.cancel();
+        pending_handle.cancel();
         crate::yield_now().await;
     });
 }
@@ -175,7 +177,7 @@ fn foreign_wakers_are_called_at_the_level_of_their_sleeper() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let due = std::time::Instant::now() + Duration::from_millis(50);
-        let mut parts = Vec::new();
+        let mut sleeps = Vec::new();
         for (level, name) in [(40, "later"), (10, "soon")] {
             let notes = notes.clone();
             let sleeper = async move {
@@ -188,23 +190,23 @@ fn foreign_wakers_are_called_at_the_level_of_their_sleeper() {
                 Some(sleep)
             };
             let level = Level::new(level).unwrap();
-            parts.push(crate::spawn(sleeper, Priority::At(level)).await.unwrap());
+            sleeps.push(crate::spawn(sleeper, Priority::At(level)).await.unwrap());
         }
-        let ours = notes.clone();
-        let between = crate::spawn(
+        let own_notes = notes.clone();
+        let coroutine = crate::spawn(
             async move {
                 crate::time::sleep_until(due).await;
-                ours.0.lock().unwrap().push("ours");
+                own_notes.0.lock().unwrap().push("ours");
             },
             Level::at::<20>(),
         );
         crate::yield_now().await;
         crate::yield_now().await;
-        // Spins until all of them are due, so that the vCPU finds them together.
+        // Spins until all three timers are due, so that the vCPU finds them together.
         while std::time::Instant::now() < due + Duration::from_millis(1) {
             std::hint::spin_loop();
         }
-        between.await.unwrap();
+        coroutine.await.unwrap();
         crate::spawn(async {}, Level::at::<50>()).await.unwrap();
     });
     assert_eq!(*notes.0.lock().unwrap(), ["soon", "ours", "later"]);

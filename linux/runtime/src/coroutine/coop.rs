@@ -12,10 +12,10 @@
 //!   longer than the quantum gives way to its equals.
 //!
 //! A poll reads the clock at its first test. At each reading, the number of tests until the next
-//! one is set so that the next reading comes after about a quarter of the reap interval (5 µs by
-//! default). The number is at most 32, and at most twice the previous number. A loop that tests
-//! every nanosecond reads the clock at every 32nd test; a loop that tests every 10 µs reads it at
-//! every test.
+//! one is set so that the next reading comes after about a quarter of the reap interval. A
+//! quarter is 5 µs by default. The number is at most 32, and at most twice the previous number. A
+//! loop that tests every nanosecond reads the clock at every 32nd test; a loop that tests every
+//! 10 µs reads it at every test.
 //!
 //! Leaf futures of this crate count their completions and yield when the budget is used up, so a
 //! coroutine whose I/O is always ready does not keep the vCPU. Pieces of long transfers take
@@ -32,6 +32,7 @@ use crate::host;
 use crate::time::clock;
 use crate::worker::Worker;
 
+/// Largest number of tests between two readings of the clock.
 const MAX_TESTS: u32 = 32;
 
 /// The place that a coroutine takes in the queue of its level when its poll gives way.
@@ -131,11 +132,14 @@ fn look(budget: &Budget) -> Option<GiveWay> {
     let now = clock::ticks();
     context::with(|worker| {
         // The poll may have begun after the last reading.
-        let before = budget.looked.replace(now).max(worker.executor().clock());
-        let took = now.saturating_sub(before).max(1);
+        let previous = budget
+            .last_reading
+            .replace(now)
+            .max(worker.executor().clock());
+        let elapsed = now.saturating_sub(previous).max(1);
         let step = budget.step.get();
-        let fit = u64::from(step).saturating_mul(worker.pace().look) / took;
-        let step = fit.clamp(1, u64::from((2 * step).min(MAX_TESTS))) as u32;
+        let max_step = u64::from(step).saturating_mul(worker.pace().look) / elapsed;
+        let step = max_step.clamp(1, u64::from((2 * step).min(MAX_TESTS))) as u32;
         budget.step.set(step);
         budget.tests.set(step);
         is_overrun(worker, now)
@@ -150,11 +154,11 @@ fn is_overrun(worker: &Worker, now: u64) -> Option<GiveWay> {
     if is_quantum_used(worker, now) && worker.executor().bitmap() != 0 {
         return Some(GiveWay::ToTail);
     }
-    let ran = now.saturating_sub(worker.executor().clock());
-    let waits = (ran > worker.pace().reap && worker.ring().has_arrivals())
+    let run_time = now.saturating_sub(worker.executor().clock());
+    let something_waits = (run_time > worker.pace().reap && worker.ring().has_arrivals())
         || worker.timer_is_due()
         || worker.is_outranked();
-    waits.then_some(GiveWay::InPlace)
+    something_waits.then_some(GiveWay::InPlace)
 }
 
 fn is_quantum_used(worker: &Worker, now: u64) -> bool {
@@ -177,7 +181,7 @@ fn is_quantum_used(worker: &Worker, now: u64) -> bool {
 /// ```
 #[inline]
 pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
-    if host::current_id().is_none() || !(need_preempt() || is_piece_too_much()) {
+    if host::current_id().is_none() || !(need_preempt() || must_end_poll()) {
         return Poll::Ready(());
     }
     cx.waker().wake_by_ref();
@@ -185,24 +189,24 @@ pub fn poll_piece(cx: &mut Context<'_>) -> Poll<()> {
 }
 
 /// Does the same as [`poll_piece`], but the first piece in a poll is always done, without a test.
-/// Used for transfers whose pieces are so short that the cost of `poll_piece` matters. `in_poll` is
-/// the tick at which the poll that did the last piece began.
+/// Used for transfers whose pieces are so short that the cost of `poll_piece` matters. `last_poll`
+/// is the tick at which the poll that did the last piece began.
 #[cfg(feature = "hyper")]
 #[inline]
-pub(crate) fn poll_next_piece(cx: &mut Context<'_>, in_poll: &mut u64) -> Poll<()> {
+pub(crate) fn poll_next_piece(cx: &mut Context<'_>, last_poll: &mut u64) -> Poll<()> {
     let began = context::with(|worker| worker.executor().clock()).unwrap_or(0);
-    if *in_poll != began {
-        *in_poll = began;
+    if *last_poll != began {
+        *last_poll = began;
         return Poll::Ready(());
     }
     poll_piece(cx)
 }
 
-fn is_piece_too_much() -> bool {
+fn must_end_poll() -> bool {
     let now = clock::ticks();
     context::with(|worker| {
-        let ran = now.saturating_sub(worker.executor().clock());
-        ran > worker.pace().share || is_overrun(worker, now).is_some()
+        let run_time = now.saturating_sub(worker.executor().clock());
+        run_time > worker.pace().share || is_overrun(worker, now).is_some()
     })
     .unwrap_or(false)
 }
@@ -233,9 +237,9 @@ pub fn yield_if_needed() -> YieldIfNeeded {
             yielded: true,
             in_place: false,
         },
-        Some(why) => YieldIfNeeded {
+        Some(give_way) => YieldIfNeeded {
             yielded: false,
-            in_place: why == GiveWay::InPlace,
+            in_place: give_way == GiveWay::InPlace,
         },
     }
 }

@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Returns `None` outside a runtime.
+/// Spawns a coroutine that is attributed to `location`. Returns `None` outside a runtime.
 fn spawn_here<F>(
     future: F,
     priority: Priority,
@@ -279,7 +279,7 @@ pub fn try_spawn_blocking<R: Send + 'static>(
             // Cancelled before the function is dropped, because the drop wakes the coroutine that
             // waits for the function, and that coroutine would panic.
             handle.cancel();
-            Err(refused.why)
+            Err(refused.error)
         }
     }
 }
@@ -297,7 +297,7 @@ fn block_here<R: Send + 'static>(
     let pool = context::with_shared(|shared| shared.pool.clone())?;
     let (job, result) = blocking::job(function);
     // The coroutine is spawned first, because a queued function may begin at once.
-    let waits = async move {
+    let waiter = async move {
         match result.await {
             Ok(Ok(value)) => value,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
@@ -306,11 +306,11 @@ fn block_here<R: Send + 'static>(
             ),
         }
     };
-    let handle = match spawn_here(waits, level.into(), location)? {
+    let handle = match spawn_here(waiter, level.into(), location)? {
         Ok(handle) => handle,
         Err(error) => return Some(Err(error)),
     };
-    Some(Ok((handle, pool.take(level, job))))
+    Some(Ok((handle, pool.submit(level, job))))
 }
 
 /// Returns the id of the calling coroutine; `None` outside one.

@@ -1,10 +1,10 @@
-//! Decides whether the next operation on a file is *tried*, which means here: tried without the
-//! ring (the vCPU's io_uring or its substitute).
+//! Decides whether the next operation on a file is *tried*, that is, attempted without the ring
+//! (the vCPU's io_uring or its substitute).
 //!
 //! An attempt that succeeds (a *hit*) saves the way through the ring; an attempt that would have
 //! waited (a *miss*) costs somewhat more than a hit saves. So after [`MISSES`] misses in a row the
 //! next [`PAUSE`] operations go through the ring, then one operation is tried again. A hit ends the
-//! pause, a miss begins another pause. Of operations that all miss, one in [`PAUSE`] is tried in
+//! pause, a miss begins another pause. Of operations that all miss, one in `PAUSE + 1` is tried in
 //! vain; a file that becomes cached is read without the ring after at most [`PAUSE`] more reads.
 //! Where hits and misses alternate, every operation is tried, and nothing is gained or lost.
 
@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use upshift_ring::Fd;
 
+/// Number of misses in a row after which a pause begins.
 const MISSES: u32 = 3;
+/// Number of operations in a pause, which all go through the ring.
 const PAUSE: u32 = 128;
 /// State in which no operation is tried.
 const NEVER: u32 = u32::MAX;
@@ -23,7 +25,7 @@ const UNKNOWN: u32 = u32::MAX - 1;
 /// History of recent attempts on a file, or on the names that a thread opens. It is only a hint,
 /// because threads that use it at the same time may overwrite each other's results.
 ///
-/// A value below [`MISSES`] is the number of misses in a row. Above, the value is `MISSES - 1` plus
+/// A value below [`MISSES`] is the number of misses in a row. A larger value is `MISSES - 1` plus
 /// the number of operations left in the pause.
 #[derive(Debug)]
 pub(super) struct AttemptHistory(AtomicU32);
@@ -58,7 +60,7 @@ impl AttemptHistory {
     fn is_due_in(&self, state: u32, file: Option<&Fd>) -> bool {
         match state {
             NEVER => false,
-            UNKNOWN => file.is_none_or(|fd| self.find_out(fd)),
+            UNKNOWN => file.is_none_or(|fd| self.load_flags(fd)),
             _ => {
                 self.0.store(state - 1, Relaxed);
                 false
@@ -66,21 +68,21 @@ impl AttemptHistory {
         }
     }
 
-    /// Asks the kernel for the flags of a file that was opened elsewhere. Returns true if the file
-    /// can be tried.
-    fn find_out(&self, file: &Fd) -> bool {
+    /// Asks the kernel for the flags of a file that was opened elsewhere. Returns true if
+    /// operations on the file can be tried.
+    fn load_flags(&self, file: &Fd) -> bool {
         // SAFETY: `F_GETFL` takes no pointer.
         let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-        let known = AttemptHistory::with_flags(flags).0.into_inner();
-        self.0.store(known, Relaxed);
-        known == 0
+        let state = AttemptHistory::with_flags(flags).0.into_inner();
+        self.0.store(state, Relaxed);
+        state == 0
     }
 
     /// Returns true unless the file is known to bypass the page cache.
     pub(super) fn is_cacheable(&self, file: &Fd) -> bool {
         match self.0.load(Relaxed) {
             NEVER => false,
-            UNKNOWN => self.find_out(file),
+            UNKNOWN => self.load_flags(file),
             _ => true,
         }
     }
@@ -94,12 +96,12 @@ impl AttemptHistory {
 
     pub(super) fn record_miss(&self) {
         let misses = self.0.load(Relaxed).saturating_add(1);
-        let paused = if misses < MISSES {
+        let state = if misses < MISSES {
             misses
         } else {
             MISSES + PAUSE - 1
         };
-        self.0.store(paused, Relaxed);
+        self.0.store(state, Relaxed);
     }
 
     pub(super) fn disable(&self) {

@@ -1,10 +1,10 @@
 //! Tries to read pages and to open names that the kernel has cached, without the ring (the vCPU's
 //! io_uring or its substitute).
 //!
-//! A read of 4 KiB from the page cache takes about half as long again through the ring. So a read
+//! A read of 4 KiB from the page cache takes about 1.5 times as long through the ring. So a read
 //! first asks for cached bytes, with `preadv2` and `RWF_NOWAIT`, and an opening asks for a cached
 //! name, with `openat2` and `RESOLVE_CACHED`. The ring makes the same attempts at submission. If
-//! the attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
+//! an attempt fails with `EAGAIN`, the operation goes through the ring, which waits.
 //!
 //! * **Never for long.** Neither call waits for a device. A read is made in pieces of at most 1
 //!   MiB, or 256 KiB if the vCPU's ring or timers have something more urgent. Between two pieces it
@@ -33,11 +33,13 @@ use crate::context;
 /// processes completions. Smaller pieces cost more in all.
 const PIECE: usize = 256 << 10;
 /// Number of bytes that one system call copies if the vCPU's ring and timers have nothing more
-/// urgent. The vCPU then processes completions at five times the interval.
+/// urgent. The vCPU then processes completions at five times the usual interval.
 const LONG_PIECE: usize = 1 << 20;
+/// Upper estimate of the time for which a long piece is copied. It is copied only if no timer is
+/// due within this time.
 const LONG_PIECE_NANOS: u64 = 70_000;
 
-/// Returns the number of bytes that the next system call copies, of the `length` that are missing.
+/// Returns the number of bytes that the next system call copies if `length` bytes are missing.
 pub(super) fn piece(length: usize) -> usize {
     if length <= PIECE {
         return length;
@@ -64,8 +66,8 @@ fn failed<T>() -> Attempt<T> {
     }
 }
 
-/// Reads up to `length` cached bytes, of which the caller asks for at most [a piece](piece); 0 is
-/// the end of the file.
+/// Reads up to `length` cached bytes, which should not exceed [a piece](piece). Returns 0 at the
+/// end of the file.
 ///
 /// # Safety
 /// `start` is valid for writes of `length` bytes.
@@ -164,8 +166,8 @@ mod tests {
             return; // not in the cache, or a kernel before 5.12
         };
         // SAFETY: `F_GETFD` takes no pointer.
-        let closes = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
-        assert_eq!(closes & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        let fd_flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+        assert_eq!(fd_flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use futures_lite::future::zip;
 use super::{File, OpenOptions, invalid};
 use upshift_ring::IoBuf;
 
+/// Largest size of a buffer.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The progress of a copy.
@@ -50,8 +51,8 @@ pub async fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<u6
     copy_with(from, to, |_| {}).await
 }
 
-/// [`copy`] that calls `progress` at the beginning and after each write. Dropping the future ends
-/// the copy in the middle.
+/// Copies like [`copy`], and calls `progress` at the beginning and after each write. Dropping the
+/// future ends the copy in the middle.
 ///
 /// # Errors
 /// The errors of [`copy`].
@@ -105,22 +106,22 @@ pub async fn copy_with(
     progress(state);
     let size = usize::try_from(from_metadata.len())
         .map_or(CHUNK_BYTES, |length| length.clamp(4096, CHUNK_BYTES));
-    let (result, mut full) = source.read_at(Vec::with_capacity(size), 0).await;
+    let (result, mut full_buffer) = source.read_at(Vec::with_capacity(size), 0).await;
     let mut count = result?;
-    let mut empty = Vec::with_capacity(size);
+    let mut empty_buffer = Vec::with_capacity(size);
     while count != 0 {
-        let next = state.copied + count as u64;
-        let (read, written) = zip(
-            source.read_at(empty, next),
-            target.write_all_at(full.slice(0..count), state.copied),
+        let next_position = state.copied + count as u64;
+        let ((read_result, read_buffer), (write_result, write_slice)) = zip(
+            source.read_at(empty_buffer, next_position),
+            target.write_all_at(full_buffer.slice(0..count), state.copied),
         )
         .await;
-        written.0?;
-        state.copied = next;
+        write_result?;
+        state.copied = next_position;
         progress(state);
-        empty = written.1.into_inner();
-        full = read.1;
-        count = read.0?;
+        empty_buffer = write_slice.into_inner();
+        full_buffer = read_buffer;
+        count = read_result?;
         crate::yield_if_needed().await;
     }
     Ok(state.copied)

@@ -16,6 +16,7 @@ use super::{FileType, Metadata, symlink_metadata};
 use crate::blocking;
 use crate::net::start;
 
+/// Largest number of entries that are read at a time.
 const BATCH: usize = 128;
 
 /// Creates a directory, whose parent must exist.

@@ -169,22 +169,22 @@ impl File {
         true
     }
 
-    /// Reads up to `asked` cached bytes, for which there is room, into a buffer behind its first
+    /// Reads up to `max` cached bytes, for which there is room, into a buffer behind its first
     /// `filled` bytes. Returns 0 at the end of the file, and `None` if the read must go through the
     /// ring.
     pub(super) fn read_now<B: IoBufMut>(
         &self,
         buffer: &mut B,
         filled: usize,
-        asked: usize,
+        max: usize,
         offset: u64,
     ) -> Option<usize> {
         let offset = offset.checked_add(filled as u64)?;
         // SAFETY: behind the `filled` bytes that have been written, the buffer is valid for writes
-        // of `asked` more.
+        // of `max` more.
         let read = unsafe {
             let start = buffer.io_mut_ptr().add(filled);
-            cached::read(self.as_fd(), start, asked, offset)
+            cached::read(self.as_fd(), start, max, offset)
         };
         match read {
             Attempt::Done(count) => {

@@ -119,12 +119,12 @@ pub struct Metadata {
 fn time(stamp: &libc::statx_timestamp) -> SystemTime {
     let seconds = Duration::from_secs(stamp.tv_sec.unsigned_abs());
     let nanos = Duration::from_nanos(u64::from(stamp.tv_nsec));
-    let whole = match stamp.tv_sec {
+    let whole_seconds = match stamp.tv_sec {
         0.. => SystemTime::UNIX_EPOCH.checked_add(seconds),
         _ => SystemTime::UNIX_EPOCH.checked_sub(seconds),
     };
     // `SystemTime` represents every time of the kernel.
-    whole.map_or(SystemTime::UNIX_EPOCH, |whole| whole + nanos)
+    whole_seconds.map_or(SystemTime::UNIX_EPOCH, |time| time + nanos)
 }
 
 impl Metadata {

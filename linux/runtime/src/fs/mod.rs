@@ -9,9 +9,9 @@
 //! level of the caller.
 //!
 //! The I/O priority of each operation follows from the level of the coroutine that starts it. Eight
-//! levels share one of the eight best-effort classes of `ioprio_set(2)`, so that levels 0..=7 have
-//! class 0, and levels 56..=63 class 7. Schedulers of block devices that support priorities (bfq,
-//! mq-deadline) honour the class.
+//! levels share one of the eight priorities of the best-effort class of `ioprio_set(2)`, so that
+//! levels 0..=7 have priority 0, and levels 56..=63 priority 7. Schedulers of block devices that
+//! support priorities (bfq, mq-deadline) honour them.
 //!
 //! While something more urgent is in flight on the vCPU, writes to the page cache go to the kernel
 //! a few at a time. These are 256 KiB, or two writes of any size (one write, if the vCPU's thread
@@ -60,6 +60,7 @@ use upshift_core::Level;
 
 use crate::host;
 
+/// The best-effort class, as `ioprio_set(2)` encodes it.
 const BEST_EFFORT: u16 = 2 << 13;
 
 /// Returns the I/O priority of a level, as `ioprio_set(2)` encodes it.

@@ -43,6 +43,7 @@ async fn open_cached(path: &Path, flags: i32) -> Option<OwnedFd> {
     }
 }
 
+/// An open file that may still have the mark of [`cached::open`].
 pub(super) struct Opened {
     pub(super) fd: OwnedFd,
     /// The flags that the file is to have.
@@ -346,7 +347,7 @@ impl OpenOptions {
         if self.truncate && self.append {
             return Err(invalid("a file can be truncated or appended to, not both"));
         }
-        let flag = |on: bool, flag: i32| if on { flag } else { 0 };
+        let flag = |is_set: bool, flag: i32| if is_set { flag } else { 0 };
         Ok(access
             | self.flags
             | flag(self.append, libc::O_APPEND)

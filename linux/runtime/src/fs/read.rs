@@ -2,7 +2,7 @@
 //! not cached.
 //!
 //! ```text
-//!  Idle ── worth a try ──► Idle ── complete ─────► done
+//!  Idle ── worth a try ──► Idle (tried) ── complete ─► done
 //!    │                       │  a piece is not cached
 //!    └─────────────────────► Ring ── completion ──► done
 //! ```
@@ -100,10 +100,10 @@ impl<'a, B: IoBufMut> Reading<'a, B> {
         };
         let start = *filled as usize;
         let room = buffer.io_capacity().min(MAX_READ);
-        let asked = cached::piece(room - start);
-        let count = self.file.read_now(buffer, start, asked, self.offset)?;
+        let max = cached::piece(room - start);
+        let count = self.file.read_now(buffer, start, max, self.offset)?;
         *filled = (start + count) as u32;
-        Some(start + count == room || cached::is_end(self.offset + start as u64, count, asked))
+        Some(start + count == room || cached::is_end(self.offset + start as u64, count, max))
     }
 }
 

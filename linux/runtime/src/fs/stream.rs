@@ -9,7 +9,7 @@
 //!
 //! A caller may drop a call in the middle, and the stream cannot tell whether the next call
 //! continues the dropped call. So an earlier call may have started the operation whose result the
-//! stream gets, and the stream checks the result before it answers with it. Bytes that were read
+//! stream gets, and the stream checks the result before using it. Bytes that were read
 //! ahead are used only at the position for which they were read. The length and the end of the file
 //! are checked once more when the operation that asked for them has completed.
 //!
@@ -30,6 +30,7 @@ use crate::coroutine::coop;
 use crate::io::{Sink, Source, impl_read, impl_write};
 use crate::net::start;
 
+/// Size of the buffer of a direction.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// A file with a position, for the traits of [`io`](crate::io); created by [`File::into_stream`].
@@ -66,7 +67,8 @@ pub struct FileStream {
     reading: Option<Submission<op::ReadAt<Vec<u8>>>>,
     writing: Option<Writing>,
     /// Buffer of writes while no write is in flight.
-    spare: Vec<u8>,
+    spare_buffer: Vec<u8>,
+    /// Query of the file's length, for a seek from the end.
     seeking: Option<Submission<op::Statx>>,
 }
 
@@ -169,7 +171,7 @@ impl FileStream {
             start: 0,
             reading: None,
             writing: None,
-            spare: Vec::new(),
+            spare_buffer: Vec::new(),
             seeking: None,
         }
     }
@@ -187,6 +189,7 @@ impl FileStream {
         self.position
     }
 
+    /// Waits for the write in flight. If it has failed, moves the position back.
     fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(writing) = &mut self.writing {
             let result = ready!(writing.poll(cx));
@@ -194,7 +197,7 @@ impl FileStream {
                 self.position = advance_position(writing.offset, writing.written);
             }
             self.writing = None;
-            self.spare = result?;
+            self.spare_buffer = result?;
         }
         Poll::Ready(Ok(()))
     }
@@ -232,14 +235,14 @@ impl FileStream {
 
     fn poll_seek(&mut self, cx: &mut Context<'_>, to: SeekFrom) -> Poll<io::Result<u64>> {
         ready!(self.poll_written(cx))?;
-        let (base, by) = match to {
+        let (base, delta) = match to {
             SeekFrom::Start(position) => (position, 0),
-            SeekFrom::Current(by) => (self.position, by),
-            SeekFrom::End(by) => (ready!(self.poll_len(cx))?, by),
+            SeekFrom::Current(delta) => (self.position, delta),
+            SeekFrom::End(delta) => (ready!(self.poll_len(cx))?, delta),
         };
         self.seeking = None;
         let position = base
-            .checked_add_signed(by)
+            .checked_add_signed(delta)
             .ok_or_else(|| invalid("a seek to before the beginning of the file"))?;
         if i64::try_from(position).is_err() {
             return Poll::Ready(Err(invalid("a seek beyond the last position of a file")));
@@ -318,7 +321,7 @@ impl Sink for FileStream {
         }
         self.discard_read_ahead();
         let count = bytes.len().min(BUFFER_BYTES);
-        let mut buffer = std::mem::take(&mut self.spare);
+        let mut buffer = std::mem::take(&mut self.spare_buffer);
         buffer.clear();
         buffer.extend_from_slice(&bytes[..count]);
         self.writing = Some(Writing::start(&self.file, buffer, self.position, 0)?);
@@ -352,8 +355,8 @@ impl Drop for FileStream {
     fn drop(&mut self) {
         if let Some(mut writing) = self.writing.take() {
             let finish = std::future::poll_fn(move |cx| writing.poll(cx).map(drop));
-            if let Ok(finishing) = crate::try_spawn(finish, Priority::Inherit) {
-                finishing.detach();
+            if let Ok(handle) = crate::try_spawn(finish, Priority::Inherit) {
+                handle.detach();
             }
         }
     }

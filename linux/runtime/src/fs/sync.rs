@@ -46,9 +46,9 @@ struct Rounds {
     /// The round whose operation has not been started; present while there are calls for it.
     next: Option<Arc<Round>>,
     /// True if a call of `next` wants the attributes too.
-    all: bool,
+    wants_attributes: bool,
     #[cfg(test)]
-    started: usize,
+    started_count: usize,
 }
 
 /// The outcome of a round: an errno or 0, or `None` if its leader was dropped.
@@ -70,10 +70,10 @@ impl Call {
         Call { number, group }
     }
 
-    fn join(&self, all: bool) -> Arc<Round> {
+    fn join(&self, with_attributes: bool) -> Arc<Round> {
         let new_round = Arc::new(Round::new());
         let mut rounds = self.group.0.lock();
-        rounds.all |= all;
+        rounds.wants_attributes |= with_attributes;
         rounds.next.get_or_insert(new_round).clone()
     }
 
@@ -88,10 +88,10 @@ impl Call {
                 rounds.running = Some(next);
                 #[cfg(test)]
                 {
-                    rounds.started += 1;
+                    rounds.started_count += 1;
                 }
                 Step::Lead {
-                    all: std::mem::take(&mut rounds.all),
+                    with_attributes: std::mem::take(&mut rounds.wants_attributes),
                 }
             }
             // The round has run, and its outcome is about to be set.
@@ -117,7 +117,7 @@ impl Drop for Call {
 }
 
 enum Step {
-    Lead { all: bool },
+    Lead { with_attributes: bool },
     Wait(Arc<Round>),
 }
 
@@ -136,19 +136,20 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// Waits until the data written to the file is on the device; with `all`, its attributes too.
-pub(super) async fn sync(fd: &Fd, all: bool) -> io::Result<()> {
+/// Waits until the data written to the file is on the device; with `with_attributes`, its
+/// attributes too.
+pub(super) async fn sync(fd: &Fd, with_attributes: bool) -> io::Result<()> {
     let call = Call::begin(fd);
-    let mut own_round = call.join(all);
+    let mut own_round = call.join(with_attributes);
     loop {
         match call.next_step(&own_round) {
-            Step::Lead { all } => {
+            Step::Lead { with_attributes } => {
                 let mut leader = Leader {
                     call: &call,
                     round: &own_round,
                     outcome: None,
                 };
-                let operation = if all {
+                let operation = if with_attributes {
                     op::Fsync::new(fd.clone())
                 } else {
                     op::Fsync::data(fd.clone())
@@ -169,7 +170,7 @@ pub(super) async fn sync(fd: &Fd, all: bool) -> io::Result<()> {
         match own_round.get() {
             Some(Some(0)) => return Ok(()),
             Some(Some(errno)) => return Err(io::Error::from_raw_os_error(*errno)),
-            Some(None) => own_round = call.join(all),
+            Some(None) => own_round = call.join(with_attributes),
             None => {}
         }
     }

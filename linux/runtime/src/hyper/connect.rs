@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::{Clock, Io, Spawner};
 use crate::net::TcpStream;
 
-/// Connects to the host and port of a URI of scheme `http`, on this runtime. The C library looks
+/// A connector to the host and port of a URI of scheme `http`, on this runtime. The C library looks
 /// up names, on a thread for blocking calls; the addresses are tried in order. Segments are sent
 /// at once (`TCP_NODELAY`).
 ///
@@ -24,9 +24,9 @@ use crate::net::TcpStream;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connector;
 
-/// [`Connector`] for any scheme. The port is that of the URI; if the URI has none, it is 443 for
-/// `https` and `wss`, and 80 for other schemes. It is meant for use below connectors that add TLS,
-/// such as hyper-rustls'.
+/// A connector like [`Connector`], for any scheme. The port is that of the URI; if the URI has
+/// none, it is 443 for `https` and `wss`, and 80 for other schemes. It is meant for use below
+/// connectors that add TLS, such as hyper-rustls'.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 
@@ -84,7 +84,7 @@ impl Service<Uri> for Connector {
         }
         Connecting(Box::pin(async move {
             Err(invalid(format!(
-                "{uri}: this client speaks http only; https_client speaks https too"
+                "{uri}: this client speaks only http; use https_client for https"
             )))
         }))
     }

@@ -4,8 +4,8 @@ use std::future::Future;
 
 use upshift_core::Priority;
 
-/// Spawns the futures that hyper passes (the streams of an HTTP/2 connection, the connections of
-/// a client) as coroutines of one priority.
+/// An executor that spawns the futures that hyper passes (the streams of an HTTP/2 connection, the
+/// connections of a client) as coroutines of one priority.
 ///
 /// A future that cannot be spawned, because the runtime shuts down, is dropped.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,7 +10,7 @@ use upshift_core::Priority;
 
 use super::{Clock, Spawner, TcpConnector};
 
-/// Connects to URIs of `https`, with HTTP/2 where the server chooses it, and of `http`.
+/// A connector to URIs of `https`, with HTTP/2 where the server chooses it, and of `http`.
 pub type HttpsConnector = hyper_rustls::HttpsConnector<TcpConnector>;
 
 /// Creates a client that speaks `https` and `http` and keeps connections for later requests. The
@@ -50,7 +50,7 @@ where
     Ok(client(connector, priority.into()))
 }
 
-/// [`https_client`] with a TLS configuration, for instance one of
+/// Creates a client like [`https_client`], with a TLS configuration, for instance one of
 /// [`tls::client_config`](crate::tls::client_config). Use it for other root certificates, or for a
 /// certificate of the client's own. The protocols of the configuration (ALPN) are replaced.
 pub fn https_client_with<B>(

@@ -53,9 +53,11 @@ use crate::preempt::without_suspension;
 use crate::time;
 use crate::user_code::on_vcpu::OnVcpu;
 
+/// Largest number of bytes of a file that are sent at once.
 const MAX_FILE_PIECE: usize = 64 << 10;
 /// Largest number of bytes of a `sendmsg`: a piece of a file, and the head before the piece.
 const MAX_MESSAGE: usize = MAX_FILE_PIECE + (4 << 10);
+/// Time without progress of the peer after which a dropped connection is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A [`TcpStream`] or [`UnixStream`] with hyper's I/O traits.
@@ -70,8 +72,8 @@ pub struct Io {
     last_read_poll: u64,
     max_read: usize,
     received: u64,
-    /// True once the socket has been made non-blocking.
-    sends_files: bool,
+    /// True once the socket has been prepared for sending files.
+    can_send_files: bool,
 }
 
 enum Writing {
@@ -101,7 +103,7 @@ impl Io {
             last_read_poll: 0,
             max_read: usize::MAX,
             received: 0,
-            sends_files: false,
+            can_send_files: false,
         }
     }
 
@@ -126,7 +128,7 @@ impl Io {
     }
 
     /// Waits until `count` bytes have arrived or the peer has ended, and returns all bytes that
-    /// have arrived, without consuming them. Also returns when `enough` returns true for these
+    /// have arrived, without consuming them. Also returns when `is_enough` returns true for these
     /// bytes.
     ///
     /// # Errors
@@ -134,9 +136,9 @@ impl Io {
     pub async fn peek(
         &mut self,
         count: usize,
-        enough: impl Fn(&[u8]) -> bool,
+        is_enough: impl Fn(&[u8]) -> bool,
     ) -> io::Result<&[u8]> {
-        while self.peeked.len() < count && (self.peeked.is_empty() || !enough(&self.peeked)) {
+        while self.peeked.len() < count && (self.peeked.is_empty() || !is_enough(&self.peeked)) {
             let more = poll_fn(|cx| {
                 let data = ready!(self.stream.poll_fill(cx))?;
                 self.peeked.extend_from_slice(data);
@@ -293,7 +295,7 @@ impl Io {
         self.poll_send_with(cx, |fd| send_now(fd, pieces, libc::MSG_MORE))
     }
 
-    /// Sends up to 64 KiB of a file, at most `max` bytes from position `at`, once all earlier
+    /// Sends up to 64 KiB of a file, at most `max` bytes from `position`, once all earlier
     /// writes are sent. The bytes go from the kernel's memory without a copy through this process.
     /// Returns 0 at the end of the file. Returns `None` if the caller must read the file and write
     /// the bytes. That is so if the kernel may not have all of the bytes in memory, or if `SIGPIPE`
@@ -309,20 +311,20 @@ impl Io {
         &mut self,
         cx: &mut Context<'_>,
         file: BorrowedFd<'_>,
-        at: u64,
+        position: u64,
         max: usize,
     ) -> Poll<io::Result<Option<usize>>> {
         ready!(self.poll_idle(cx))?;
-        if !self.sends_files {
-            self.sends_files = send_file::prepare(self.stream.fd().as_raw_fd());
-            if !self.sends_files {
+        if !self.can_send_files {
+            self.can_send_files = send_file::prepare(self.stream.fd().as_raw_fd());
+            if !self.can_send_files {
                 return Poll::Ready(Ok(None));
             }
         }
         ready!(coop::poll_piece(cx));
         let count = max.min(MAX_FILE_PIECE);
         self.poll_send_with(cx, |fd| {
-            send_file::send_file(fd.as_raw_fd(), file, at, count)
+            send_file::send_file(fd.as_raw_fd(), file, position, count)
         })
     }
 
@@ -452,7 +454,7 @@ impl Write for Io {
     }
 }
 
-/// TLS reads and writes with the traits of the ecosystem.
+/// Lets a TLS stream read and write through the traits of [`io`](crate::io).
 impl Source for Io {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         Io::poll_fill(self, cx)
@@ -542,7 +544,7 @@ mod tests {
         ];
         for pieces in pieces {
             let sent = send_now(&fd, &pieces, 0).unwrap();
-            assert!(sent <= MAX_MESSAGE, "{sent}");
+            assert!(sent <= MAX_MESSAGE, "sent {sent} bytes");
         }
         drop(peer);
     }

@@ -80,6 +80,7 @@ impl<S: fmt::Debug> fmt::Debug for Levelled<S> {
     }
 }
 
+/// A guard that gives a coroutine its former level back when dropped.
 struct RestoreLevel {
     id: CoroutineId,
     level: Level,

@@ -15,7 +15,7 @@ use super::Io;
 use crate::net::unix::SocketAddr as UnixAddr;
 use crate::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// First bytes of an HTTP/2 client with prior knowledge.
+/// First bytes that an HTTP/2 client with prior knowledge sends.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A listening socket for [`Server`](super::Server): [`TcpListener`], [`UnixListener`], or

@@ -2,9 +2,9 @@
 //! hyper's traits (feature `hyper`). For an axum application, the module `axum` has `serve` with
 //! axum's own signature.
 //!
-//! | item | implements |
+//! | item | description |
 //! |---|---|
-//! | [`Io`] | `hyper::rt::Read` and `Write` of a [`TcpStream`](crate::net::TcpStream) |
+//! | [`Io`] | `hyper::rt::Read` and `Write` for a [`TcpStream`](crate::net::TcpStream) |
 //! | [`Spawner`] | `hyper::rt::Executor`, at a level |
 //! | [`Clock`] | `hyper::rt::Timer` |
 //! | [`Server`], [`serve`] | a server of HTTP/1.1 and HTTP/2 for any tower service |

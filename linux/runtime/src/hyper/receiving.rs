@@ -1,7 +1,7 @@
 //! Limits the CPU time that a connection may use while it receives requests.
 //!
 //! The level at which connections receive (the *level of receiving*) is more urgent than all
-//! requests. So the work that a connection does there has to be bounded, even for malicious
+//! requests. So the work that a connection does at this level has to be bounded, even for malicious
 //! clients, which send frames without a request, heads that are refused, or endless health checks.
 //! A connection has [`FREE_POLLS`] free polls at the level of receiving for each poll at the level
 //! of a request. Further polls are charged, by their duration, to a [`TokenBucket`] of CPU time.
@@ -41,7 +41,9 @@ use crate::host;
 use crate::time;
 use crate::time::clock;
 
+/// Reciprocal of the share of the time at which the bucket of a connection is refilled.
 const SHARE_DIVISOR: u64 = 1000;
+/// Reciprocal of the largest share of the time at which all buckets together are refilled.
 const TOTAL_DIVISOR: u64 = 10;
 /// Number of free polls for each poll of a request: one for the request, one for its reply, and a
 /// few more for requests that arrive in pieces.
@@ -57,7 +59,9 @@ const AT_REQUEST_LEVEL: u8 = 1;
 const MIXED: u8 = 2;
 
 thread_local! {
+    /// Flags of the polled coroutine: [`AT_REQUEST_LEVEL`] and [`MIXED`].
     static REQUEST_FLAGS: Cell<u8> = const { Cell::new(0) };
+    /// The level of receiving of the polled connection.
     static RECEIVE_LEVEL: Cell<Option<Level>> = const { Cell::new(None) };
 }
 
@@ -104,7 +108,7 @@ pub(super) fn end_request() {
 #[derive(Debug)]
 pub struct ReceiveLevels {
     level: Level,
-    throttled: Level,
+    throttled_level: Level,
     connections: AtomicU64,
     /// [`BUCKET_CAPACITY`] in ticks.
     capacity: u64,
@@ -119,7 +123,7 @@ impl ReceiveLevels {
     pub fn new(level: Level, throttled: Level) -> Arc<ReceiveLevels> {
         Arc::new(ReceiveLevels {
             level,
-            throttled: throttled.max(level),
+            throttled_level: throttled.max(level),
             connections: AtomicU64::new(0),
             capacity: clock::to_ticks(BUCKET_CAPACITY).max(1),
             poll_ticks: clock::to_ticks(POLL_TIME).max(1),
@@ -193,8 +197,8 @@ impl Allowance {
     }
 
     fn charge_poll(&self, began: u64, now: u64) {
-        let took = now.saturating_sub(began).max(1);
-        self.bucket(now).spend(took, now);
+        let duration = now.saturating_sub(began).max(1);
+        self.bucket(now).spend(duration, now);
     }
 
     #[inline]
@@ -269,15 +273,15 @@ impl<F: Future> Future for Charged<F> {
         let guard = ReceiveGuard::enter(receive_levels.level);
         let polled = this.inner.poll(cx);
         drop(guard);
-        let request = REQUEST_FLAGS.replace(0);
-        *this.at_request_level = request & AT_REQUEST_LEVEL != 0;
+        let flags = REQUEST_FLAGS.replace(0);
+        *this.at_request_level = flags & AT_REQUEST_LEVEL != 0;
         if *this.at_request_level
             && let Some(throttled) = this.throttled.take()
         {
             // The coroutine has the level of the request now.
             throttled.store(false, Relaxed);
         }
-        if was_at_request_level || request & MIXED != 0 {
+        if was_at_request_level || flags & MIXED != 0 {
             this.allowance.reset_free_polls();
         } else if is_charged {
             this.allowance.charge_poll(began, clock::ticks());
@@ -297,7 +301,7 @@ fn throttle(allowance: &Arc<Allowance>) -> Option<Arc<AtomicBool>> {
     let spawned = crate::try_spawn(task, Priority::At(receive_levels.level));
     spawned.ok()?.detach();
     // A running coroutine is alive.
-    let _ = crate::reprio(id, receive_levels.throttled);
+    let _ = crate::reprio(id, receive_levels.throttled_level);
     Some(throttled)
 }
 
@@ -366,9 +370,11 @@ mod tests {
         } = *receive_levels;
         let now = clock::ticks();
         allowance.charge_poll(now - capacity, now);
+        // The bucket is empty, and gets one tick in `SHARE_DIVISOR` ticks.
         assert!(!allowance.bucket(now).owes(now));
         assert_eq!(allowance.ticks_until_poll(now), SHARE_DIVISOR * poll_ticks);
         allowance.charge_poll(now - 10 * capacity, now);
+        // The debt is limited to the capacity.
         assert!(allowance.bucket(now).owes(now));
         assert_eq!(
             allowance.ticks_until_poll(now),
@@ -389,13 +395,13 @@ mod tests {
     #[test]
     fn many_connections_share_a_tenth_of_the_time() {
         let receive_levels = receive_levels();
-        let first: Vec<_> = (0..SHARE_DIVISOR / TOTAL_DIVISOR)
+        let connections: Vec<_> = (0..SHARE_DIVISOR / TOTAL_DIVISOR)
             .map(|_| receive_levels.open())
             .collect();
         assert_eq!(receive_levels.share_divisor(), SHARE_DIVISOR);
-        let more: Vec<_> = first.iter().map(|_| receive_levels.open()).collect();
+        let more_connections: Vec<_> = connections.iter().map(|_| receive_levels.open()).collect();
         assert_eq!(receive_levels.share_divisor(), 2 * SHARE_DIVISOR);
-        drop((first, more));
+        drop((connections, more_connections));
         assert_eq!(receive_levels.share_divisor(), SHARE_DIVISOR);
     }
 }

@@ -24,8 +24,8 @@ pub(super) fn set_answered(id: CoroutineId, level: Level) {
 
 /// Starts a send, at the level of the request that the calling coroutine has just answered, if any.
 pub(super) fn start<T: Operation>(worker: &Worker, operation: T) -> Submission<T> {
-    let answered = LAST_ANSWERED.take();
-    match answered.filter(|(id, _)| worker.executor().current_id() == Some(*id)) {
+    let last_answer = LAST_ANSWERED.take();
+    match last_answer.filter(|(id, _)| worker.executor().current_id() == Some(*id)) {
         Some((_, level)) => worker.start_at(operation, level),
         None => worker.start(operation),
     }

@@ -35,15 +35,15 @@ struct Cachestat {
     recently_evicted: u64,
 }
 
-/// Sends the bytes that the socket takes without waiting, at most `count` from position `at`.
+/// Sends the bytes that the socket takes without waiting, at most `count` from `position`.
 /// Returns `None` if not all of these bytes are known to be cached.
 pub(super) fn send_file(
     socket: RawFd,
     file: BorrowedFd<'_>,
-    at: u64,
+    position: u64,
     count: usize,
 ) -> io::Result<Option<usize>> {
-    let (Ok(mut offset), true) = (i64::try_from(at), is_cached(file, at, count)) else {
+    let (Ok(mut offset), true) = (i64::try_from(position), is_cached(file, position, count)) else {
         return Ok(None);
     };
     // SAFETY: `offset` is valid for reads and writes during the call.
@@ -61,24 +61,24 @@ pub(super) fn send_file(
     }
 }
 
-fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
+fn is_cached(file: BorrowedFd<'_>, position: u64, count: usize) -> bool {
     static UNSUPPORTED: AtomicBool = AtomicBool::new(false);
     if count == 0 || UNSUPPORTED.load(Relaxed) {
         return false;
     }
     let range = CachestatRange {
-        offset: at,
+        offset: position,
         length: count as u64,
     };
-    let mut cached = Cachestat::default();
-    // SAFETY: `range` is valid for reads and `cached` for writes during the call, and both have the
+    let mut counts = Cachestat::default();
+    // SAFETY: `range` is valid for reads and `counts` for writes during the call, and both have the
     // kernel's layout.
     let result = unsafe {
         libc::syscall(
             SYS_CACHESTAT,
             file.as_raw_fd(),
             &raw const range,
-            &raw mut cached,
+            &raw mut counts,
             0,
         )
     };
@@ -91,22 +91,30 @@ fn is_cached(file: BorrowedFd<'_>, at: u64, count: usize) -> bool {
         return false;
     }
     let page = page_size();
-    let last = at + count as u64 - 1;
-    cached.cached > last / page - at / page && is_readable_now(file, last)
+    let last = position + count as u64 - 1;
+    counts.cached > last / page - position / page && is_readable_now(file, last)
 }
 
-/// Returns true if this byte can be read without waiting.
-fn is_readable_now(file: BorrowedFd<'_>, at: u64) -> bool {
+/// Returns true if the byte at `position` can be read without waiting.
+fn is_readable_now(file: BorrowedFd<'_>, position: u64) -> bool {
     let mut byte = 0u8;
     let iovec = libc::iovec {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
-    let Ok(at) = libc::off64_t::try_from(at) else {
+    let Ok(offset) = libc::off64_t::try_from(position) else {
         return false;
     };
     // SAFETY: `iovec` is valid for reads during the call, and its buffer `byte` for writes.
-    unsafe { libc::preadv2(file.as_raw_fd(), &raw const iovec, 1, at, libc::RWF_NOWAIT) == 1 }
+    unsafe {
+        libc::preadv2(
+            file.as_raw_fd(),
+            &raw const iovec,
+            1,
+            offset,
+            libc::RWF_NOWAIT,
+        ) == 1
+    }
 }
 
 fn page_size() -> u64 {
@@ -176,23 +184,24 @@ mod tests {
     fn cached_bytes_are_sent_until_the_socket_is_full_and_uncached_bytes_are_not() {
         let bytes: Vec<u8> = (0..1 << 20).map(|n| (n % 251) as u8).collect();
         let file = file(&bytes);
-        let (to, mut from) = UnixStream::pair().unwrap();
-        assert!(prepare(to.as_raw_fd()));
+        let (sender, mut receiver) = UnixStream::pair().unwrap();
+        assert!(prepare(sender.as_raw_fd()));
         if !is_cached(file.as_fd(), 0, 1) {
             println!("skipped: no cachestat, or not permitted for this file");
             return;
         }
+        // The pieces start at byte 3, so they are not aligned to pages.
         let mut sent = 0;
         loop {
-            match send_file(to.as_raw_fd(), file.as_fd(), sent as u64 + 3, 65_536) {
+            match send_file(sender.as_raw_fd(), file.as_fd(), sent as u64 + 3, 65_536) {
                 Ok(Some(count)) => sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 other => panic!("{other:?} after {sent}"),
             }
         }
-        let mut got = vec![0; sent];
-        from.read_exact(&mut got).unwrap();
-        assert!(got == bytes[3..sent + 3]);
+        let mut bytes_received = vec![0; sent];
+        receiver.read_exact(&mut bytes_received).unwrap();
+        assert!(bytes_received == bytes[3..sent + 3]);
         // Bytes beyond the end of the file are not cached.
         let end = bytes.len() as u64;
         assert!(is_cached(file.as_fd(), end - 1, 1));
@@ -200,25 +209,25 @@ mod tests {
         assert!(!is_cached(file.as_fd(), end, 1));
         // One page in the middle leaves the cache.
         // SAFETY: `posix_fadvise` takes no pointer.
-        let dropped =
+        let result =
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 8192, 4096, libc::POSIX_FADV_DONTNEED) };
-        assert_eq!(dropped, 0);
+        assert_eq!(result, 0);
         if is_readable_now(file.as_fd(), 8192) {
             println!("skipped: this file system keeps its pages");
             return;
         }
         assert!(!is_cached(file.as_fd(), 0, 65_536));
-        let sent = send_file(to.as_raw_fd(), file.as_fd(), 0, 65_536);
+        let sent = send_file(sender.as_raw_fd(), file.as_fd(), 0, 65_536);
         assert_eq!(sent.unwrap(), None);
     }
 
     #[test]
     fn sending_to_a_closed_reader_is_an_error() {
         let file = file(&[1; 100]);
-        let (to, from) = UnixStream::pair().unwrap();
-        assert!(prepare(to.as_raw_fd()));
-        drop(from);
-        match send_file(to.as_raw_fd(), file.as_fd(), 0, 100) {
+        let (sender, receiver) = UnixStream::pair().unwrap();
+        assert!(prepare(sender.as_raw_fd()));
+        drop(receiver);
+        match send_file(sender.as_raw_fd(), file.as_fd(), 0, 100) {
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::BrokenPipe),
             other => assert_eq!(other.unwrap(), None, "sent to a closed reader"),
         }

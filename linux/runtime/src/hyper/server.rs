@@ -44,6 +44,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Default of [`Server::header_timeout`]: hyper's own default. It is long because the limit applies
 /// to idle connections, too.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Default of [`Server::drain_timeout`].
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the next connection is accepted when descriptors or memory have run out.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(20);
@@ -82,7 +83,7 @@ where
 pub struct Server<L = TcpListener> {
     listener: L,
     receive_level: Option<Level>,
-    throttled: Level,
+    throttled_level: Level,
     classify: Option<Classify>,
     shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
     header_timeout: Duration,
@@ -95,7 +96,7 @@ impl<L: Listener> Server<L> {
         Server {
             listener,
             receive_level: None,
-            throttled: Level::LEAST_URGENT,
+            throttled_level: Level::LEAST_URGENT,
             classify: None,
             shutdown: Box::pin(pending()),
             header_timeout: HEADER_TIMEOUT,
@@ -122,7 +123,7 @@ impl<L: Listener> Server<L> {
     /// [`Allowance`](super::Allowance), for instance because it sends malformed requests without
     /// end (default: the least urgent). It matters only with [`levels`](Server::levels).
     pub fn throttled_level(mut self, level: Level) -> Server<L> {
-        self.throttled = level;
+        self.throttled_level = level;
         self
     }
 
@@ -207,7 +208,7 @@ impl<L: Listener> Server<L> {
         let task = crate::try_spawn(self.accept_loop(make), receive_level);
         let mut task = AcceptTask(task.map_err(io::Error::other)?);
         match (&mut task.0).await {
-            Ok(ended) => ended,
+            Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(cancelled) => Err(io::Error::other(cancelled)),
@@ -236,7 +237,9 @@ impl<L: Listener> Server<L> {
             make,
             receive_level,
             receive_levels: match (receive_level, &self.classify) {
-                (Priority::At(level), Some(_)) => Some(ReceiveLevels::new(level, self.throttled)),
+                (Priority::At(level), Some(_)) => {
+                    Some(ReceiveLevels::new(level, self.throttled_level))
+                }
                 // Requests run at the level of receiving.
                 _ => None,
             },
@@ -298,8 +301,8 @@ async fn accept<L: Listener>(
     .await
 }
 
-/// Returns after an error that concerns one connection or, with a pause, after an error that
-/// reports a temporary lack of resources.
+/// Returns if the server can continue after an error of accepting: at once if the error concerns
+/// one connection, and after a pause if it reports a temporary lack of resources.
 ///
 /// # Errors
 /// Returns all other errors.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::time;
 
-/// The runtime's clock for hyper's time-outs. A reset costs no allocation.
+/// The runtime's clock for hyper's timeouts. A reset costs no allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock;
 
@@ -33,7 +33,7 @@ impl ::hyper::rt::Timer for Clock {
 
     fn reset(&self, sleep: &mut Pin<Box<dyn ::hyper::rt::Sleep>>, deadline: Instant) {
         match sleep.as_mut().downcast_mut_pin::<Sleep>() {
-            Some(ours) => ours.get_mut().0.reset(deadline),
+            Some(own_sleep) => own_sleep.get_mut().0.reset(deadline),
             None => *sleep = self.sleep_until(deadline),
         }
     }

@@ -47,8 +47,8 @@ impl TlsListener {
     pub fn new(listener: TcpListener, config: impl Into<Arc<ServerConfig>>) -> TlsListener {
         let mut config = config.into();
         if config.alpn_protocols.is_empty() {
-            let both = [&b"h2"[..], b"http/1.1"];
-            Arc::make_mut(&mut config).alpn_protocols = both.map(<[u8]>::to_vec).into();
+            let protocols = [&b"h2"[..], b"http/1.1"];
+            Arc::make_mut(&mut config).alpn_protocols = protocols.map(<[u8]>::to_vec).into();
         }
         TlsListener {
             listener,

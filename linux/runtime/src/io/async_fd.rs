@@ -118,7 +118,8 @@ impl AsyncFd {
     /// Calls `read` until it returns something other than *would block*, and waits in between.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time, because no call has succeeded until it is ready.
+    /// The future may be dropped at any time, because no call has succeeded until the future is
+    /// ready.
     ///
     /// # Errors
     /// The errors of `read`, and of [`readable`](AsyncFd::readable).
@@ -133,7 +134,8 @@ impl AsyncFd {
     /// Calls `write` until it returns something other than *would block*, and waits in between.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time, because no call has succeeded until it is ready.
+    /// The future may be dropped at any time, because no call has succeeded until the future is
+    /// ready.
     ///
     /// # Errors
     /// The errors of `write`, and of [`readable`](AsyncFd::readable).

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_io::{AsyncBufRead, AsyncRead, AsyncWrite};
 
+/// Size of the buffer of a direction.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// A direction of a copy: a buffer, and the part of it that is still to be written.
@@ -112,8 +113,8 @@ where
     poll_fn(|cx| transfer.poll(cx, reader, writer, false)).await
 }
 
-/// Like [`copy`], but writes straight out of the reader's buffer, without another buffer. From one
-/// connection to another, bytes are sent straight out of the ring's receive buffers.
+/// Copies like [`copy`], but writes straight out of the reader's buffer, without another buffer.
+/// From one connection to another, bytes are sent straight out of the ring's receive buffers.
 ///
 /// # Cancellation safety
 /// A dropped future loses no bytes: bytes that were not written stay in the reader.

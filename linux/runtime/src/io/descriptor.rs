@@ -95,9 +95,9 @@ fn settle(fd: &Fd) {
 #[inline(never)]
 fn settle_shared(fd: &Fd) {
     // The call may have reaped other completions too, and their wakers may be user code.
-    let foreign = without_suspension(|| context::with(|worker| worker.settle(fd)));
-    if let Some(foreign) = foreign.filter(|foreign| !foreign.is_empty()) {
-        context::with_domain(|domain| deferred::run(domain, foreign));
+    let foreign_wakers = without_suspension(|| context::with(|worker| worker.settle(fd)));
+    if let Some(wakers) = foreign_wakers.filter(|wakers| !wakers.is_empty()) {
+        context::with_domain(|domain| deferred::run(domain, wakers));
     }
 }
 
@@ -161,7 +161,7 @@ pub async fn close(closable: impl Close) {
     let mut fd = closable.into_fd();
     let mut pause = Duration::from_micros(100);
     // Operations of other vCPUs have been told to end. Nothing reports when they have ended, so
-    // this checks from time to time.
+    // this loop checks from time to time.
     while let Err(shared) = fd.try_into_owned() {
         fd = shared;
         time::sleep(pause).await;

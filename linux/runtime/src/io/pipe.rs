@@ -1,8 +1,8 @@
 //! Pipes between processes or within a process.
 //!
-//! Reads and writes are system calls made at once, which do not wait, because the end is
-//! non-blocking (`O_NONBLOCK`). When there is nothing to read, or no room, a poll operation on the
-//! ring waits. The other end, in a child for instance, has flags of its own.
+//! Reads and writes are system calls made at once, which do not wait, because this end of the pipe
+//! is non-blocking (`O_NONBLOCK`). When there is nothing to read, or no room, a poll operation on
+//! the ring waits. The other end, in a child for instance, has flags of its own.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -139,13 +139,13 @@ impl PipeReader {
 ///
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
 /// let (mut reader, mut writer) = upshift::io::pipe()?;
-/// let writing = upshift::task::spawn(async move {
+/// let writer_handle = upshift::task::spawn(async move {
 ///     writer.write_all(&[7; 100_000]).await // More than a pipe holds.
 /// });
-/// let mut all = Vec::new();
-/// reader.read_to_end(&mut all).await?;
-/// writing.await??;
-/// assert_eq!(all.len(), 100_000);
+/// let mut bytes = Vec::new();
+/// reader.read_to_end(&mut bytes).await?;
+/// writer_handle.await??;
+/// assert_eq!(bytes.len(), 100_000);
 /// # std::io::Result::Ok(()) }).unwrap();
 /// ```
 #[derive(Debug)]

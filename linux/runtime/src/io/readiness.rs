@@ -21,35 +21,35 @@ use crate::net::{is_cancelled, start};
 #[derive(Debug)]
 pub(crate) struct Readiness {
     events: u32,
-    armed: Option<Submission<op::PollAdd>>,
+    operation: Option<Submission<op::PollAdd>>,
 }
 
 impl Readiness {
     pub(crate) const fn readable() -> Readiness {
         Readiness {
             events: libc::POLLIN as u32,
-            armed: None,
+            operation: None,
         }
     }
 
     pub(crate) const fn writable() -> Readiness {
         Readiness {
             events: libc::POLLOUT as u32,
-            armed: None,
+            operation: None,
         }
     }
 
     /// Waits until the descriptor is ready, or has an error or an end to report.
     pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>, fd: &Fd) -> Poll<io::Result<()>> {
         loop {
-            let armed = match &mut self.armed {
-                Some(armed) => armed,
+            let operation = match &mut self.operation {
+                Some(operation) => operation,
                 None => self
-                    .armed
+                    .operation
                     .insert(start(op::PollAdd::new(fd.clone(), self.events))?),
             };
-            let result = ready!(Pin::new(armed).poll(cx));
-            self.armed = None;
+            let result = ready!(Pin::new(operation).poll(cx));
+            self.operation = None;
             match result {
                 // The vCPU that armed the operation has been released, so arm the operation on this
                 // vCPU.
@@ -67,14 +67,14 @@ impl Readiness {
         mut attempt: impl FnMut(&Fd) -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
         ready!(coop::poll_proceed(cx));
-        let mut wait = self.armed.is_some();
+        let mut must_wait = self.operation.is_some();
         loop {
-            if wait {
+            if must_wait {
                 ready!(self.poll_ready(cx, fd))?;
             }
-            wait = false;
+            must_wait = false;
             match attempt(fd) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => must_wait = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return Poll::Ready(result),
             }

@@ -5,8 +5,8 @@
 //! reuses blocks and zeroes them: a program that creates one runtime after the other would write
 //! two megabytes for each.
 //!
-//! Small tables are mapped like stacks, so that no huge page is allocated for a few coroutines
-//! (Linux 6.7 and later, where the kernel does that unasked).
+//! Small tables are mapped like stacks, because Linux 6.7 and later would otherwise allocate a huge
+//! page for a few coroutines.
 //!
 //! Cost: a system call.
 
@@ -14,14 +14,14 @@ use std::alloc::Layout;
 use std::ptr::null_mut;
 
 /// Largest mapping that is made like a stack, in bytes: a huge page, which is the first megabyte of
-/// a table and another one for its alignment.
-const SMALL: usize = 2 << 20;
+/// a table and another megabyte for its alignment.
+const MAX_STACK_LIKE: usize = 2 << 20;
 
 /// Returns zeroed memory of this layout, whose alignment is at most that of a page; null if there
 /// is none.
 pub(crate) fn map(layout: Layout) -> *mut u8 {
     debug_assert!(layout.size() != 0 && layout.align() <= 4096);
-    let as_stack = if layout.size() <= SMALL {
+    let as_stack = if layout.size() <= MAX_STACK_LIKE {
         libc::MAP_STACK
     } else {
         0
@@ -64,7 +64,7 @@ mod tests {
         for _ in 0..3 {
             let memory = map(layout);
             assert!(!memory.is_null() && memory.addr().is_multiple_of(4096));
-            // SAFETY: within the mapping, which nothing else knows.
+            // SAFETY: the byte is within the mapping, which nothing else uses.
             unsafe {
                 assert_eq!(memory.add(layout.size() - 1).read(), 0);
                 memory.add(layout.size() - 1).write(1);

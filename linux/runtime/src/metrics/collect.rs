@@ -22,7 +22,7 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
     let mut levels = Levels::default();
     let mut vcpus = Vec::new();
     for vcpu in domain.vcpus() {
-        vcpus.push(of_vcpu(shared, vcpu, &mut levels));
+        vcpus.push(vcpu_metrics(shared, vcpu, &mut levels));
     }
     let spawned = domain.spawned().max(exited);
     let live = spawned - exited;
@@ -35,7 +35,7 @@ pub(crate) fn collect(shared: &Shared) -> Metrics {
         .saturating_sub(suspended)
         .min(live - running - suspended);
     Metrics {
-        uptime: clock::from_ticks(clock::ticks().saturating_sub(shared.built)),
+        uptime: clock::from_ticks(clock::ticks().saturating_sub(shared.built_at)),
         driver: shared.settings.driver.driver.to_string(),
         coroutines: CoroutineMetrics {
             live,
@@ -68,15 +68,15 @@ fn stalls(shared: &Shared) -> StallMetrics {
     }
 }
 
-fn of_vcpu(shared: &Shared, vcpu: &Vcpu, levels: &mut Levels) -> VcpuMetrics {
+fn vcpu_metrics(shared: &Shared, vcpu: &Vcpu, levels: &mut Levels) -> VcpuMetrics {
     let meter = shared.meter(vcpu.index());
     let running = vcpu.running_level().filter(|_| vcpu.is_polling());
     let (mut polls, mut suspensions, mut polling, mut ready) = (0, 0, 0, 0);
     for level in all_levels() {
         let queued = vcpu.ready_len(level) as u64;
         let running = u64::from(running == Some(level));
-        let begun = vcpu.level_polls(level);
-        if begun + queued + running == 0 {
+        let poll_count = vcpu.level_polls(level);
+        if poll_count + queued + running == 0 {
             continue;
         }
         let stats = vcpu.level_stats(level);
@@ -122,6 +122,7 @@ fn all_levels() -> impl Iterator<Item = Level> {
     (0..LEVELS as u8).filter_map(|level| Level::new(level).ok())
 }
 
+/// Sums over all vCPUs, by level; `None` for a level that was never used.
 struct Levels(Box<[Option<Sum>]>);
 
 struct Sum {
@@ -155,8 +156,8 @@ impl Levels {
     }
 
     fn finish(self) -> Vec<LevelMetrics> {
-        let used = all_levels().zip(self.0);
-        used.filter_map(|(level, sum)| {
+        let sums = all_levels().zip(self.0);
+        sums.filter_map(|(level, sum)| {
             let sum = sum?;
             Some(LevelMetrics {
                 level,

@@ -124,10 +124,10 @@ impl Histogram {
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil() as u64;
-        let mut seen = 0;
+        let mut count = 0;
         for bucket in &self.buckets {
-            seen += bucket.count;
-            if seen >= rank.max(1) {
+            count += bucket.count;
+            if count >= rank.max(1) {
                 return Duration::from_nanos(bucket.from_ns);
             }
         }
@@ -154,11 +154,11 @@ impl Histogram {
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
     /// upshift::spawn(async {}, upshift::Level::at::<3>()).await.unwrap();
     /// upshift::spawn(async {}, upshift::Level::at::<4>()).await.unwrap();
-    /// let mut all = Histogram::default();
+    /// let mut total = Histogram::default();
     /// for level in &upshift::Handle::current().unwrap().metrics().levels {
-    ///     all.merge(&level.wait);
+    ///     total.merge(&level.wait);
     /// }
-    /// assert!(all.count() >= 2);
+    /// assert!(total.count() >= 2);
     /// # });
     /// ```
     pub fn merge(&mut self, other: &Histogram) {
@@ -175,7 +175,7 @@ impl Histogram {
         for bucket in &other.buckets {
             match self
                 .buckets
-                .binary_search_by_key(&bucket.from_ns, |mine| mine.from_ns)
+                .binary_search_by_key(&bucket.from_ns, |own| own.from_ns)
             {
                 Ok(place) => {
                     let count = &mut self.buckets[place].count;
@@ -211,13 +211,13 @@ mod tests {
     fn merging_and_subtracting_are_inverse() {
         let first = Histogram::from_buckets(&[(1, 2, 3), (8, 10, 1)]);
         let second = Histogram::from_buckets(&[(4, 5, 7), (8, 10, 2)]);
-        let mut both = first.clone();
-        both.merge(&second);
+        let mut merged = first.clone();
+        merged.merge(&second);
         assert_eq!(
-            both,
+            merged,
             Histogram::from_buckets(&[(1, 2, 3), (4, 5, 7), (8, 10, 3)])
         );
-        both.subtract(&first);
-        assert_eq!(both, second);
+        merged.subtract(&first);
+        assert_eq!(merged, second);
     }
 }

@@ -15,6 +15,7 @@ use upshift_ring::Ring;
 use super::RingMetrics;
 use crate::time::clock;
 
+/// A sum of spans of time, in ticks, as described above.
 #[derive(Debug, Default)]
 struct Spans(AtomicU64);
 
@@ -47,7 +48,7 @@ impl Spans {
     }
 }
 
-/// Aligned to avoid false sharing.
+/// The counters of a vCPU, aligned to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Meter {
@@ -55,6 +56,7 @@ pub(crate) struct Meter {
     parked: Spans,
     parks: AtomicU64,
     spin: AtomicU64,
+    /// The figures of [`RingMetrics`], in the order of [`Meter::publish`].
     ring: [AtomicU64; 10],
 }
 
@@ -151,6 +153,7 @@ impl Meter {
     }
 }
 
+/// Times in ticks, and the number of parks.
 pub(crate) struct Times {
     pub(crate) in_service: u64,
     pub(crate) parked: u64,

@@ -140,22 +140,22 @@ pub struct NamedMetrics {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]
 pub struct CoroutineMetrics {
-    /// Spawned and not exited.
+    /// Coroutines that were spawned and have not exited.
     pub live: u64,
-    /// Waiting for a vCPU. A coroutine that another thread has woken counts as blocked until its
-    /// vCPU handles the wake.
+    /// Coroutines that wait for a vCPU. A coroutine that another thread has woken counts as blocked
+    /// until its vCPU handles the wake.
     pub ready: u64,
-    /// Being polled.
+    /// Coroutines that are being polled.
     pub running: u64,
-    /// Waiting for a wake.
+    /// Coroutines that wait for a wake.
     pub blocked: u64,
-    /// Interrupted in the middle of a poll.
+    /// Coroutines that were interrupted in the middle of a poll.
     pub suspended: u64,
-    /// Spawned so far.
+    /// Coroutines spawned so far.
     pub spawned: u64,
-    /// Exited so far, for any reason.
+    /// Coroutines that have exited so far, for any reason.
     pub exited: u64,
-    /// Panicked so far.
+    /// Coroutines that have panicked so far.
     pub panicked: u64,
 }
 
@@ -312,7 +312,7 @@ pub struct RingMetrics {
     pub refused: u64,
 }
 
-/// Long polls.
+/// Polls that took longer than a limit, and the longest polls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
 #[non_exhaustive]

@@ -59,11 +59,11 @@ enum Value {
 use Value::{Count, Number, Time};
 
 impl Display for Value {
-    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Count(count) => count.fmt(to),
-            Number(number) => number.fmt(to),
-            Time(time) => time.as_secs_f64().fmt(to),
+            Count(count) => count.fmt(f),
+            Number(number) => number.fmt(f),
+            Time(time) => time.as_secs_f64().fmt(f),
         }
     }
 }
@@ -77,24 +77,24 @@ type Family<T> = (&'static str, &'static str, fn(&T) -> Value);
 fn labelled<T, L: Display>(
     text: &mut Text<'_>,
     (group, families): (&str, &[Family<T>]),
-    all: &[T],
+    items: &[T],
     (label, value): (&str, fn(&T) -> L),
 ) -> fmt::Result {
-    if all.is_empty() {
+    if items.is_empty() {
         return Ok(());
     }
     for (name, help, sample) in families {
         text.family(&format!("{group}{name}"), help)?;
-        for item in all {
+        for item in items {
             text.sample(&[(label, &value(item))], sample(item))?;
         }
     }
     Ok(())
 }
 
-fn single(text: &mut Text<'_>, of: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
+fn single(text: &mut Text<'_>, metrics: &Metrics, families: &[Family<Metrics>]) -> fmt::Result {
     for (name, help, sample) in families {
-        text.single(name, help, sample(of))?;
+        text.single(name, help, sample(metrics))?;
     }
     Ok(())
 }
@@ -109,45 +109,45 @@ fn states(
 }
 
 impl Display for Prometheus<'_> {
-    fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let metrics = self.0;
-        let to = &mut Text::new(to);
+        let text = &mut Text::new(f);
         if !metrics.driver.is_empty() {
-            to.family("driver", "Driver that carries out I/O.")?;
-            to.sample(&[("driver", &metrics.driver)], 1)?;
+            text.family("driver", "Driver that carries out I/O.")?;
+            text.sample(&[("driver", &metrics.driver)], 1)?;
         }
-        coroutines(metrics, to)?;
+        coroutines(metrics, text)?;
         let level = ("level", (|l| l.level) as fn(&LevelMetrics) -> Level);
-        labelled(to, ("level_", LEVEL), &metrics.levels, level)?;
-        waits(metrics, to)?;
+        labelled(text, ("level_", LEVEL), &metrics.levels, level)?;
+        waits(metrics, text)?;
         let name = ("name", (|n| n.name.clone()) as fn(&NamedMetrics) -> String);
-        labelled(to, ("named_", NAMED), &metrics.named, name)?;
-        latencies(metrics, to)?;
+        labelled(text, ("named_", NAMED), &metrics.named, name)?;
+        latencies(metrics, text)?;
         let vcpu = ("vcpu", (|v| v.index) as fn(&VcpuMetrics) -> usize);
-        labelled(to, ("vcpu_", VCPU), &metrics.vcpus, vcpu)?;
-        labelled(to, ("ring_", RING), &metrics.vcpus, vcpu)?;
-        single(to, metrics, PREEMPTION)
+        labelled(text, ("vcpu_", VCPU), &metrics.vcpus, vcpu)?;
+        labelled(text, ("ring_", RING), &metrics.vcpus, vcpu)?;
+        single(text, metrics, PREEMPTION)
     }
 }
 
-fn coroutines(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
-    single(to, metrics, UPTIME)?;
-    let all = &metrics.coroutines;
+fn coroutines(metrics: &Metrics, text: &mut Text<'_>) -> fmt::Result {
+    single(text, metrics, UPTIME)?;
+    let counts = &metrics.coroutines;
     let help = "Coroutines that have not exited, by state.";
     let by_state = [
-        ("ready", all.ready),
-        ("running", all.running),
-        ("blocked", all.blocked),
-        ("suspended", all.suspended),
+        ("ready", counts.ready),
+        ("running", counts.running),
+        ("blocked", counts.blocked),
+        ("suspended", counts.suspended),
     ];
-    states(to, ("coroutines", help), &by_state)?;
-    single(to, metrics, EXITS)?;
+    states(text, ("coroutines", help), &by_state)?;
+    single(text, metrics, EXITS)?;
     let blocking = &metrics.blocking;
     let help = "Threads for blocking functions, by what they do.";
     let busy = blocking.threads.saturating_sub(blocking.idle);
     let threads = [("busy", busy), ("idle", blocking.idle)];
-    states(to, ("blocking_threads", help), &threads)?;
-    single(to, metrics, BLOCKING)
+    states(text, ("blocking_threads", help), &threads)?;
+    single(text, metrics, BLOCKING)
 }
 
 /// Defines a list of families, each by the kind of its samples, its name, its help text and the
@@ -155,7 +155,7 @@ fn coroutines(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
 macro_rules! families {
     ($list:ident of $type:ty: $($kind:ident $name:literal $help:literal $($figure:ident).+;)+) => {
         const $list: &[Family<$type>] = &[
-            $(($name, $help, |of| $kind(of.$($figure).+)),)+
+            $(($name, $help, |metrics| $kind(metrics.$($figure).+)),)+
         ];
     };
 }
@@ -209,7 +209,7 @@ families! { RING of VcpuMetrics:
     Count "out_of_buffers_total" "Times a stream had to wait for a receive buffer." ring.out_of_buffers;
     Count "refused_total" "Operations refused because too many were alive." ring.refused;
     Count "in_flight" "Operations and streams in flight." ring.in_flight;
-    Count "backlog_max" "The longest that the backlog of a full submission queue ever was." ring.backlog_max;
+    Count "backlog_max" "Greatest length of the backlog of a full submission queue." ring.backlog_max;
 }
 
 families! { PREEMPTION of Metrics:
@@ -221,40 +221,40 @@ families! { PREEMPTION of Metrics:
     Count "stalls_total" "Polls that took longer than the stall limit." stalls.count;
 }
 
-fn waits(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
+fn waits(metrics: &Metrics, text: &mut Text<'_>) -> fmt::Result {
     if !metrics.levels.is_empty() {
         let help = "Time from ready to polled, by level; the sum is estimated from the buckets.";
-        to.histogram("level_wait_seconds", help)?;
+        text.histogram("level_wait_seconds", help)?;
     }
     for level in &metrics.levels {
         let sum = level.wait.estimated_sum().as_secs_f64();
-        let buckets = at_most(&level.wait);
-        to.buckets(&[("level", &level.level)], buckets, sum, level.wait.count())?;
+        let buckets = cumulative_counts(&level.wait);
+        text.buckets(&[("level", &level.level)], buckets, sum, level.wait.count())?;
     }
     Ok(())
 }
 
-fn latencies(metrics: &Metrics, to: &mut Text<'_>) -> fmt::Result {
+fn latencies(metrics: &Metrics, text: &mut Text<'_>) -> fmt::Result {
     if !metrics.named.is_empty() {
         let help = "Time from the first poll of named work to its end, by name; the sum is \
                     estimated from the buckets.";
-        to.histogram("named_latency_seconds", help)?;
+        text.histogram("named_latency_seconds", help)?;
     }
     for work in &metrics.named {
         let sum = work.latency.estimated_sum().as_secs_f64();
-        let (buckets, count) = (at_most(&work.latency), work.latency.count());
-        to.buckets(&[("name", &work.name)], buckets, sum, count)?;
+        let (buckets, count) = (cumulative_counts(&work.latency), work.latency.count());
+        text.buckets(&[("name", &work.name)], buckets, sum, count)?;
     }
     Ok(())
 }
 
 /// Yields each of [`BOUNDS`], in seconds, with the number of waits in buckets that end at or below
 /// that bound.
-fn at_most(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
-    let mut rest = waits.buckets().iter().peekable();
+fn cumulative_counts(waits: &Histogram) -> impl Iterator<Item = (f64, u64)> {
+    let mut buckets = waits.buckets().iter().peekable();
     let mut count = 0;
     BOUNDS.into_iter().map(move |bound| {
-        while let Some(bucket) = rest.next_if(|bucket| bucket.to_ns <= bound) {
+        while let Some(bucket) = buckets.next_if(|bucket| bucket.to_ns <= bound) {
             count += bucket.count;
         }
         (Duration::from_nanos(bound).as_secs_f64(), count)

@@ -26,10 +26,10 @@ impl Metrics {
     pub fn since(&self, earlier: &Metrics) -> Metrics {
         let mut now = self.clone();
         now.uptime = now.uptime.saturating_sub(earlier.uptime);
-        let (mine, theirs) = (&mut now.coroutines, &earlier.coroutines);
-        less(&mut mine.spawned, theirs.spawned);
-        less(&mut mine.exited, theirs.exited);
-        less(&mut mine.panicked, theirs.panicked);
+        let (new, old) = (&mut now.coroutines, &earlier.coroutines);
+        subtract_count(&mut new.spawned, old.spawned);
+        subtract_count(&mut new.exited, old.exited);
+        subtract_count(&mut new.panicked, old.panicked);
         for level in &mut now.levels {
             if let Some(before) = earlier.level(level.level) {
                 level.subtract(before);
@@ -52,29 +52,29 @@ impl Metrics {
             services,
         } = &mut now.preemption;
         let before = &earlier.preemption;
-        less(suspensions, before.suspensions);
-        less(set_aside, before.set_aside);
-        less(wakeups, before.wakeups);
-        less(spurious_wakeups, before.spurious_wakeups);
-        less(services, before.services);
+        subtract_count(suspensions, before.suspensions);
+        subtract_count(set_aside, before.set_aside);
+        subtract_count(wakeups, before.wakeups);
+        subtract_count(spurious_wakeups, before.spurious_wakeups);
+        subtract_count(services, before.services);
         for work in &mut now.named {
             if let Some(before) = earlier.named.iter().find(|old| old.name == work.name) {
                 work.subtract(before);
             }
         }
-        less(&mut now.stalls.count, earlier.stalls.count);
+        subtract_count(&mut now.stalls.count, earlier.stalls.count);
         now
     }
 }
 
-fn less(counter: &mut u64, before: u64) {
+fn subtract_count(counter: &mut u64, before: u64) {
     *counter = counter.saturating_sub(before);
 }
 
 impl LevelMetrics {
     fn subtract(&mut self, before: &LevelMetrics) {
-        less(&mut self.polls, before.polls);
-        less(&mut self.suspensions, before.suspensions);
+        subtract_count(&mut self.polls, before.polls);
+        subtract_count(&mut self.suspensions, before.suspensions);
         self.run = self.run.saturating_sub(before.run);
         self.starve = self.starve.saturating_sub(before.starve);
         self.wait.subtract(&before.wait);
@@ -83,8 +83,8 @@ impl LevelMetrics {
 
 impl NamedMetrics {
     fn subtract(&mut self, before: &NamedMetrics) {
-        less(&mut self.ended, before.ended);
-        less(&mut self.polls, before.polls);
+        subtract_count(&mut self.ended, before.ended);
+        subtract_count(&mut self.polls, before.polls);
         self.polling = self.polling.saturating_sub(before.polling);
         self.latency.subtract(&before.latency);
     }
@@ -101,23 +101,23 @@ impl VcpuMetrics {
         ] {
             *time = time.saturating_sub(before);
         }
-        less(&mut self.parks, before.parks);
-        less(&mut self.polls, before.polls);
-        less(&mut self.suspensions, before.suspensions);
-        less(&mut self.stolen, before.stolen);
+        subtract_count(&mut self.parks, before.parks);
+        subtract_count(&mut self.polls, before.polls);
+        subtract_count(&mut self.suspensions, before.suspensions);
+        subtract_count(&mut self.stolen, before.stolen);
         self.ring.subtract(&before.ring);
     }
 }
 
 impl RingMetrics {
     fn subtract(&mut self, before: &RingMetrics) {
-        less(&mut self.enters, before.enters);
-        less(&mut self.submitted, before.submitted);
-        less(&mut self.completed, before.completed);
-        less(&mut self.overflows, before.overflows);
-        less(&mut self.out_of_buffers, before.out_of_buffers);
-        less(&mut self.stalled_streams, before.stalled_streams);
-        less(&mut self.kicks, before.kicks);
-        less(&mut self.refused, before.refused);
+        subtract_count(&mut self.enters, before.enters);
+        subtract_count(&mut self.submitted, before.submitted);
+        subtract_count(&mut self.completed, before.completed);
+        subtract_count(&mut self.overflows, before.overflows);
+        subtract_count(&mut self.out_of_buffers, before.out_of_buffers);
+        subtract_count(&mut self.stalled_streams, before.stalled_streams);
+        subtract_count(&mut self.kicks, before.kicks);
+        subtract_count(&mut self.refused, before.refused);
     }
 }

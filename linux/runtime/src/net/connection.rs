@@ -308,7 +308,7 @@ macro_rules! connection {
         macro_rules! writes {
             ($half:ty) => {
                 impl $half {
-                    /// Writes a part of `buffer`, and returns its length.
+                    /// Writes a part of `buffer`, and returns the length of the part.
                     ///
                     /// # Cancellation safety
                     /// Not cancellation safe: an unknown part may have been sent.

@@ -23,6 +23,7 @@ use crate::time;
 /// Longest pause between two attempts to send into another socket's queue.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
+/// Flags of calls that neither wait nor raise `SIGPIPE`.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 pub(super) async fn send(fd: &Fd, bytes: &[u8]) -> io::Result<usize> {
@@ -45,10 +46,10 @@ pub(super) async fn send_to(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<
     .await
 }
 
-/// [`send_to`] for a socket family that loses no messages, where a send fails while the receiver's
-/// queue is full. The send is then retried after a pause, because no call waits for room in the
-/// queue of a receiver to which the socket is not connected: neither `poll` nor a send on the ring
-/// in blocking mode.
+/// Sends like [`send_to`], for a socket family that loses no messages, where a send fails while the
+/// receiver's queue is full. The send is then retried after a pause, because no call waits for room
+/// in the queue of a receiver to which the socket is not connected: neither `poll` nor a send on
+/// the ring in blocking mode.
 pub(super) async fn send_to_queue(fd: &Fd, bytes: &[u8], to: &SockAddr) -> io::Result<usize> {
     let mut pause = Duration::from_micros(100);
     loop {
@@ -102,34 +103,37 @@ fn as_uninit(buffer: &mut [u8]) -> &mut [MaybeUninit<u8>] {
 /// An operation that receives until it is dropped, armed by the first call. The fields are
 /// dropped in this order: first the operation, then the descriptor.
 pub(super) struct DatagramReceiver {
-    armed: Option<DatagramMulti>,
+    operation: Option<DatagramMulti>,
     fd: Descriptor,
 }
 
 impl DatagramReceiver {
     pub(super) fn new(fd: Descriptor) -> DatagramReceiver {
-        DatagramReceiver { armed: None, fd }
+        DatagramReceiver {
+            operation: None,
+            fd,
+        }
     }
 
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Datagram>> {
         ready!(coop::poll_proceed(cx));
         loop {
-            let armed = match &mut self.armed {
-                Some(armed) => armed,
-                None => self.armed.insert(context::try_with(|worker| {
+            let operation = match &mut self.operation {
+                Some(operation) => operation,
+                None => self.operation.insert(context::try_with(|worker| {
                     worker
                         .ring()
                         .datagram_multi(self.fd.clone(), worker.io_level())
                 })?),
             };
-            match ready!(armed.poll_next(cx)) {
+            match ready!(operation.poll_next(cx)) {
                 Ok(Some(datagram)) => return Poll::Ready(Ok(datagram)),
                 // The operation has ended with an error, which has been reported, so arm a new
                 // operation.
-                Ok(None) => self.armed = None,
+                Ok(None) => self.operation = None,
                 // The vCPU that armed the operation has been released, so arm the operation on this
                 // vCPU.
-                Err(error) if super::is_cancelled(&error) => self.armed = None,
+                Err(error) if super::is_cancelled(&error) => self.operation = None,
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }

@@ -44,8 +44,8 @@ impl TcpListener {
     /// For other options see [`TcpSocket`].
     ///
     /// `0.0.0.0` accepts IPv4 clients only. `[::]` accepts IPv6 and IPv4 clients, unless the
-    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] overrides both. At
-    /// `[::]`, IPv4 clients have addresses such as `::ffff:127.0.0.1`.
+    /// administrator has set `net.ipv6.bindv6only`; [`TcpSocket::set_only_v6`] overrides this
+    /// setting. At `[::]`, IPv4 clients have addresses such as `::ffff:127.0.0.1`.
     ///
     /// # Errors
     /// The error of the last address tried: `AddrInUse`, `PermissionDenied`, …
@@ -62,7 +62,7 @@ impl TcpListener {
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub fn bind(addresses: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
+        let mut last_error = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
         for address in addresses.to_socket_addrs()? {
             let listener = TcpSocket::for_address(address).and_then(|socket| {
                 socket.set_reuseaddr(true)?;
@@ -71,10 +71,10 @@ impl TcpListener {
             });
             match listener {
                 Ok(listener) => return Ok(listener),
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Converts a listener of the standard library.
@@ -96,7 +96,7 @@ impl TcpListener {
         Ok(TcpListener::new(listener))
     }
 
-    /// Accepts the next connection. Several coroutines may wait; they take turns, most urgent
+    /// Accepts the next connection. Several coroutines may wait; the most urgent one is served
     /// first.
     ///
     /// # Cancellation safety

@@ -88,12 +88,13 @@ pub(crate) fn is_cancelled(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)
 }
 
-/// [`start`] for operations that carry a buffer, which the macro returns if there is no ring.
+/// Starts an operation that carries a buffer, and waits for it. Returns the buffer with an error if
+/// there is no ring.
 macro_rules! transfer {
     ($operation:expr, $buffer:ident) => {
         if $crate::context::with(|_| ()).is_none() {
             (
-                Err($crate::context::try_with(|_| ()).expect_err("there is none")),
+                Err($crate::context::try_with(|_| ()).expect_err("there is no worker")),
                 $buffer,
             )
         } else {

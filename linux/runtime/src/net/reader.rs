@@ -22,52 +22,53 @@ use crate::user_code::on_vcpu::OnVcpu;
 /// The receiving side. The fields are dropped in this order: first the operation, then the
 /// descriptor.
 pub(crate) struct Reader {
-    armed: Armed,
+    state: ReceiveState,
     unread: RecvBuf,
     family: Family,
     pub(crate) fd: Descriptor,
 }
 
-enum Armed {
-    No,
-    Yes(RecvMulti),
+/// State of the multishot receive.
+enum ReceiveState {
+    Unarmed,
+    Armed(RecvMulti),
     /// A coroutine arms the operation, since the calling thread belongs to tokio.
-    Pending(Box<OnVcpu<io::Result<RecvMulti>>>),
+    Arming(Box<OnVcpu<io::Result<RecvMulti>>>),
 }
 
 impl Reader {
     pub(crate) fn new(fd: Descriptor, family: Family) -> Reader {
         Reader {
-            armed: Armed::No,
+            state: ReceiveState::Unarmed,
             unread: RecvBuf::empty(),
             family,
             fd,
         }
     }
 
-    /// Receives data. Not an `async fn`, because each poll would have more states to distinguish,
-    /// in this future and in its callers.
+    /// Receives data. This is not an `async fn`, because each poll would then have more states to
+    /// distinguish, in this future and in its callers.
     #[inline]
     pub(crate) fn recv(&mut self) -> Receiving<'_> {
         Receiving(self)
     }
 
-    fn poll_armed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+    fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         loop {
-            let armed = match &mut self.armed {
-                Armed::Yes(armed) => armed,
+            let operation = match &mut self.state {
+                ReceiveState::Armed(operation) => operation,
                 _ => {
-                    self.armed = Armed::Yes(ready!(self.poll_arm(cx))?);
+                    self.state = ReceiveState::Armed(ready!(self.poll_arm(cx))?);
                     continue;
                 }
             };
-            let next = armed.poll_next(cx);
+            let next = operation.poll_next(cx);
             // The vCPU that armed the operation has been released, so arm the operation on this
             // vCPU.
             if let Poll::Ready(Err(error)) = &next
                 && super::is_cancelled(error)
             {
-                self.armed = Armed::No;
+                self.state = ReceiveState::Unarmed;
                 continue;
             }
             return next;
@@ -75,20 +76,21 @@ impl Reader {
     }
 
     fn poll_arm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvMulti>> {
-        if let Some(armed) = context::with(|worker| self.family.receive(worker, self.fd.clone())) {
-            return Poll::Ready(Ok(armed));
+        let operation = context::with(|worker| self.family.receive(worker, self.fd.clone()));
+        if let Some(operation) = operation {
+            return Poll::Ready(Ok(operation));
         }
-        if !matches!(self.armed, Armed::Pending(_)) {
+        if !matches!(self.state, ReceiveState::Arming(_)) {
             let (fd, family) = (self.fd.clone(), self.family);
             let arm = async move { context::try_with(|worker| family.receive(worker, fd)) };
-            self.armed = Armed::Pending(Box::new(OnVcpu::run(arm)?));
+            self.state = ReceiveState::Arming(Box::new(OnVcpu::run(arm)?));
         }
-        let Armed::Pending(on_vcpu) = &mut self.armed else {
+        let ReceiveState::Arming(on_vcpu) = &mut self.state else {
             return Poll::Ready(Err(context::outside()));
         };
-        let armed = ready!(Pin::new(on_vcpu).poll(cx));
-        self.armed = Armed::No;
-        Poll::Ready(armed.unwrap_or_else(|| Err(context::outside())))
+        let result = ready!(Pin::new(on_vcpu).poll(cx));
+        self.state = ReceiveState::Unarmed;
+        Poll::Ready(result.unwrap_or_else(|| Err(context::outside())))
     }
 
     pub(crate) async fn read<B: IoBufMut>(&mut self, mut buffer: B) -> (io::Result<usize>, B) {
@@ -96,7 +98,7 @@ impl Reader {
             // Otherwise the kernel would wait for data, and then return 0.
             return (Ok(0), buffer);
         }
-        while matches!(self.armed, Armed::No) && self.unread.is_empty() {
+        while matches!(self.state, ReceiveState::Unarmed) && self.unread.is_empty() {
             let result;
             (result, buffer) = transfer!(op::Recv::new(self.fd.clone(), buffer), buffer);
             match result {
@@ -133,7 +135,7 @@ impl Future for Receiving<'_> {
             return Poll::Ready(Ok(std::mem::replace(&mut reader.unread, RecvBuf::empty())));
         }
         ready!(coop::poll_proceed(cx));
-        reader.poll_armed(cx)
+        reader.poll_received(cx)
     }
 }
 
@@ -141,7 +143,7 @@ impl Source for Reader {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.unread.is_empty() {
             ready!(coop::poll_proceed(cx));
-            self.unread = ready!(self.poll_armed(cx))?;
+            self.unread = ready!(self.poll_received(cx))?;
         }
         Poll::Ready(Ok(&self.unread))
     }

@@ -21,7 +21,7 @@ mod sealed {
     /// A parsed argument.
     #[derive(Debug)]
     pub enum Target {
-        Known(Vec<std::net::SocketAddr>),
+        Addresses(Vec<std::net::SocketAddr>),
         Name(String, u16),
     }
 
@@ -32,15 +32,15 @@ mod sealed {
 
 use sealed::{Sealed, Target};
 
-fn known_address(address: impl Into<SocketAddr>) -> io::Result<Target> {
-    Ok(Target::Known(vec![address.into()]))
+fn single_address(address: impl Into<SocketAddr>) -> io::Result<Target> {
+    Ok(Target::Addresses(vec![address.into()]))
 }
 
 macro_rules! addresses {
     ($($type:ty),*) => { $(
         impl Sealed for $type {
             fn target(&self) -> io::Result<Target> {
-                known_address(*self)
+                single_address(*self)
             }
         }
     )* };
@@ -57,7 +57,7 @@ addresses!(
 
 impl Sealed for [SocketAddr] {
     fn target(&self) -> io::Result<Target> {
-        Ok(Target::Known(self.to_vec()))
+        Ok(Target::Addresses(self.to_vec()))
     }
 }
 
@@ -76,7 +76,7 @@ impl Sealed for Vec<SocketAddr> {
 impl Sealed for (&str, u16) {
     fn target(&self) -> io::Result<Target> {
         match self.0.parse::<IpAddr>() {
-            Ok(address) => known_address((address, self.1)),
+            Ok(address) => single_address((address, self.1)),
             Err(_) => Ok(Target::Name(self.0.to_owned(), self.1)),
         }
     }
@@ -91,7 +91,7 @@ impl Sealed for (String, u16) {
 impl Sealed for str {
     fn target(&self) -> io::Result<Target> {
         if let Ok(address) = self.parse::<SocketAddr>() {
-            return known_address(address);
+            return single_address(address);
         }
         match self
             .rsplit_once(':')
@@ -124,7 +124,7 @@ pub(crate) async fn resolve(addresses: impl ToSocketAddrs) -> io::Result<Vec<Soc
     let target = addresses.target()?;
     drop(addresses);
     match target {
-        Target::Known(addresses) => Ok(addresses),
+        Target::Addresses(addresses) => Ok(addresses),
         Target::Name(name, port) => look_up(name, port).await,
     }
 }

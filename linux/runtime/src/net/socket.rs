@@ -236,9 +236,9 @@ impl TcpSocket {
     /// let listener = TcpListener::bind("127.0.0.1:0")?;
     /// let socket = TcpSocket::new_v4()?;
     /// socket.bind("127.0.0.1:0".parse().unwrap())?; // Chooses the address of this end.
-    /// let own = socket.local_addr()?;
+    /// let own_address = socket.local_addr()?;
     /// let stream = socket.connect(listener.local_addr()?).await?;
-    /// assert_eq!(stream.local_addr()?, own);
+    /// assert_eq!(stream.local_addr()?, own_address);
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {

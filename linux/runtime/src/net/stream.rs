@@ -67,19 +67,20 @@ impl TcpStream {
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub async fn connect(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
+        let mut last_error =
+            io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in super::resolve::resolve(addresses).await? {
             // A machine without IPv6 cannot create a socket for an IPv6 address.
-            let connected = match TcpSocket::for_address(address) {
+            let result = match TcpSocket::for_address(address) {
                 Ok(socket) => socket.connect(address).await,
                 Err(error) => Err(error),
             };
-            match connected {
+            match result {
                 Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Converts a connection of the standard library.

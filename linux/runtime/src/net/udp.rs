@@ -93,7 +93,7 @@ impl UdpSocket {
     /// peer are received. Tries the addresses in order.
     ///
     /// # Cancellation safety
-    /// The future waits only for the lookup of a name; if it is dropped there, no peer is set.
+    /// The future waits only for the lookup of a name; if it is dropped, no peer is set.
     ///
     /// # Errors
     /// The error of the last address tried, or of the lookup.
@@ -111,14 +111,15 @@ impl UdpSocket {
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub async fn connect(&self, addresses: impl ToSocketAddrs) -> io::Result<()> {
-        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
+        let mut last_error =
+            io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
         for address in resolve(addresses).await? {
             match self.socket().connect(&SockAddr::from(address)) {
                 Ok(()) => return Ok(()),
-                Err(error) => last = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(last)
+        Err(last_error)
     }
 
     /// Sends one datagram to the peer set by [`connect`](UdpSocket::connect).
@@ -225,7 +226,7 @@ impl UdpSocket {
         Ok((count, address(from)?))
     }
 
-    /// [`recv_from`](UdpSocket::recv_from) that leaves the datagram in the socket.
+    /// Receives like [`recv_from`](UdpSocket::recv_from), but leaves the datagram in the socket.
     ///
     /// # Errors
     /// The errors of [`recv`](UdpSocket::recv).

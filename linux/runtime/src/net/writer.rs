@@ -20,7 +20,7 @@ use crate::preempt::without_suspension;
 /// Flags of a `send` that does not wait, and fails without a signal if the peer is gone.
 const NO_WAIT: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Sends borrowed bytes. The fields are dropped in this order: first the operation, then the
+/// A sender of borrowed bytes. The fields are dropped in this order: first the operation, then the
 /// descriptor.
 pub(crate) struct Writer {
     room: Readiness,
@@ -157,18 +157,18 @@ pub(crate) async fn write_all_vectored<B: IoBuf>(
         Err(error) => return (Err(error), buffers),
     };
     // The unsent bytes are written buffer by buffer.
-    let mut finished = Vec::with_capacity(buffers.len());
-    let mut failed = None;
+    let mut written_buffers = Vec::with_capacity(buffers.len());
+    let mut first_error = None;
     for buffer in buffers {
         let skip = sent.min(buffer.io_len());
         sent -= skip;
-        if failed.is_some() {
-            finished.push(buffer);
+        if first_error.is_some() {
+            written_buffers.push(buffer);
             continue;
         }
         let (result, buffer) = write_rest(fd, buffer, skip).await;
-        failed = result.err();
-        finished.push(buffer);
+        first_error = result.err();
+        written_buffers.push(buffer);
     }
-    (failed.map_or(Ok(()), Err), finished)
+    (first_error.map_or(Ok(()), Err), written_buffers)
 }

@@ -3,8 +3,8 @@
 //!
 //! The directory is `$XDG_RUNTIME_DIR/upshift`, or `/tmp/upshift-UID` if that variable does not
 //! name a directory of this user (under `sudo -E` it names the caller's). Another user with write
-//! access to the directory could pretend to be a process of this user, so a directory that others
-//! may write is refused. Others may enter the directory, as they may enter that of `upshift
+//! access to the directory could pretend to be a process of this user, so a directory that other
+//! users may write is refused. They may enter the directory, as they may enter that of `upshift
 //! daemon`, because the credentials of each client that connects are checked.
 //!
 //! Root looks into the directory of the user to whom the requested process belongs.
@@ -28,7 +28,7 @@ pub struct SocketName {
     pub path: PathBuf,
 }
 
-pub(super) fn user() -> u32 {
+pub(super) fn effective_uid() -> u32 {
     // SAFETY: the call takes no pointers and cannot fail.
     unsafe { libc::geteuid() }
 }
@@ -37,12 +37,13 @@ pub(super) fn user() -> u32 {
 #[must_use]
 pub fn socket_dir() -> PathBuf {
     let is_own = |dir: &PathBuf| {
-        let found = fs::metadata(dir);
-        dir.is_absolute() && found.is_ok_and(|meta| meta.is_dir() && meta.uid() == user())
+        let metadata = fs::metadata(dir);
+        dir.is_absolute()
+            && metadata.is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == effective_uid())
     };
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(dir) if is_own(&dir) => dir.join("upshift"),
-        _ => PathBuf::from(format!("/tmp/upshift-{}", user())),
+        _ => PathBuf::from(format!("/tmp/upshift-{}", effective_uid())),
     }
 }
 
@@ -50,20 +51,20 @@ pub fn socket_dir() -> PathBuf {
 /// ended.
 ///
 /// # Errors
-/// The kernel's error, or `PermissionDenied` for a directory that others may write. A directory
-/// that does not exist counts as empty.
+/// The kernel's error, or `PermissionDenied` for a directory that other users may write. A
+/// directory that does not exist counts as empty.
 pub fn sockets() -> io::Result<Vec<SocketName>> {
-    let mut found = sockets_in(&socket_dir(), user())?;
-    found.retain(|name| {
-        let stale = is_stale(name);
-        if stale {
+    let mut sockets = sockets_in(&socket_dir(), effective_uid())?;
+    sockets.retain(|name| {
+        let is_stale = is_stale(name);
+        if is_stale {
             // An error is ignored, because another viewer may have removed the socket.
             let _ = fs::remove_file(&name.path);
         }
-        !stale
+        !is_stale
     });
-    found.sort();
-    Ok(found)
+    sockets.sort();
+    Ok(sockets)
 }
 
 /// Returns whether the process has ended and nobody listens at the socket. Both are checked,
@@ -86,39 +87,40 @@ pub fn sockets_of(pid: u32) -> Vec<SocketName> {
         return Vec::new();
     };
     let owner = process.uid();
-    if user() != 0 || owner == 0 {
+    if effective_uid() != 0 || owner == 0 {
         return Vec::new();
     }
     let dirs = [
         format!("/run/user/{owner}/upshift"),
         format!("/tmp/upshift-{owner}"),
     ];
-    let theirs = dirs
+    let sockets = dirs
         .iter()
         .filter_map(|dir| sockets_in(Path::new(dir), owner).ok());
-    let mut found: Vec<_> = theirs.flatten().filter(|name| name.pid == pid).collect();
-    found.sort();
-    found
+    let sockets = sockets.flatten();
+    let mut sockets: Vec<_> = sockets.filter(|name| name.pid == pid).collect();
+    sockets.sort();
+    sockets
 }
 
 fn sockets_in(dir: &Path, owner: u32) -> io::Result<Vec<SocketName>> {
-    match check(dir, owner) {
+    match check_dir(dir, owner) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        checked => checked?,
+        result => result?,
     }
-    let mut found = Vec::new();
+    let mut sockets = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
         if let (true, Some((pid, runtime))) = (is_socket, parse(&entry.file_name())) {
-            found.push(SocketName {
+            sockets.push(SocketName {
                 pid,
                 runtime,
                 path: entry.path(),
             });
         }
     }
-    Ok(found)
+    Ok(sockets)
 }
 
 fn parse(name: &OsStr) -> Option<(u32, u32)> {
@@ -135,7 +137,7 @@ pub(super) fn socket_path(runtime: u32) -> io::Result<PathBuf> {
     let dir = socket_dir();
     match DirBuilder::new().mode(0o700).create(&dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => check(&dir, user())?,
+        _ => check_dir(&dir, effective_uid())?,
     }
     let pid = std::process::id();
     Ok(match runtime {
@@ -144,7 +146,7 @@ pub(super) fn socket_path(runtime: u32) -> io::Result<PathBuf> {
     })
 }
 
-fn check(dir: &Path, owner: u32) -> io::Result<()> {
+fn check_dir(dir: &Path, owner: u32) -> io::Result<()> {
     let metadata = fs::symlink_metadata(dir)?;
     if metadata.is_dir() && metadata.uid() == owner && metadata.mode() & 0o022 == 0 {
         return Ok(());
@@ -166,8 +168,8 @@ mod tests {
     fn names_are_read_back() {
         assert_eq!(parse(OsStr::new("12.sock")), Some((12, 1)));
         assert_eq!(parse(OsStr::new("12-3.sock")), Some((12, 3)));
-        for bad in ["12", "x.sock", "12-.sock", "-3.sock", "1-2-3.sock", ".sock"] {
-            assert_eq!(parse(OsStr::new(bad)), None, "{bad}");
+        for invalid_name in ["12", "x.sock", "12-.sock", "-3.sock", "1-2-3.sock", ".sock"] {
+            assert_eq!(parse(OsStr::new(invalid_name)), None, "{invalid_name}");
         }
     }
 
@@ -176,13 +178,13 @@ mod tests {
         use std::os::unix::net::UnixListener;
         let path = std::env::temp_dir().join(format!("upshift-stale-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        let of = |pid| SocketName {
+        let socket_name = |pid| SocketName {
             pid,
             runtime: 1,
             path: path.clone(),
         };
         // The second id is above the largest process id, so no process has it.
-        let (alive, ended) = (of(std::process::id()), of(1 << 30));
+        let (alive, ended) = (socket_name(std::process::id()), socket_name(1 << 30));
         assert!(!is_stale(&alive) && !is_stale(&ended));
         drop(listener);
         assert!(!is_stale(&alive) && is_stale(&ended));
@@ -195,11 +197,18 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = std::env::temp_dir().join(format!("upshift-check-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        for (mode, good) in [(0o700, true), (0o755, true), (0o770, false), (0o777, false)] {
+        for (mode, is_accepted) in [(0o700, true), (0o755, true), (0o770, false), (0o777, false)] {
             fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(check(&dir, user()).is_ok(), good, "{mode:o}");
+            assert_eq!(
+                check_dir(&dir, effective_uid()).is_ok(),
+                is_accepted,
+                "{mode:o}"
+            );
         }
-        assert!(check(&dir, user() + 1).is_err(), "another user's");
+        assert!(
+            check_dir(&dir, effective_uid() + 1).is_err(),
+            "another user's"
+        );
         fs::remove_dir(&dir).unwrap();
     }
 }

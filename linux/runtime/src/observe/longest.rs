@@ -1,7 +1,7 @@
 //! Records the longest polls of coroutines, and the polls that exceeded the limit (*stalls*) until
-//! they are reported. There is an entry for each name of work (if any) and spawn location. Both
-//! lists are bounded. A poll that the watchdog has marked is *watched*, that is, timed when it
-//! ends. Recording it takes time in proportion to the number of entries.
+//! they are reported. There is an entry for each name of work (if any) and spawn location. Entries
+//! and stalls are bounded in number. A poll that the watchdog has marked is *watched*, that is,
+//! timed when it ends. Recording a poll takes time in proportion to the number of entries.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::time::clock;
 /// Largest number of entries; those with the longest polls are kept.
 const MAX_SITES: usize = 32;
 /// Number of stalls that may wait to be reported; further stalls are counted.
-const MAX_WAITING: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// A poll that took longer than the limit, or is still taking longer.
 ///
@@ -65,7 +65,7 @@ impl fmt::Display for Stall {
         }
         match self.suppressed {
             0 => Ok(()),
-            more => write!(f, "; {more} other stalls were not reported"),
+            count => write!(f, "; {count} other stalls were not reported"),
         }
     }
 }
@@ -92,6 +92,7 @@ impl fmt::Display for Identity<'_> {
     }
 }
 
+/// A poll, with the named work in it, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedPoll {
     poll: Poll,
@@ -116,6 +117,7 @@ impl NamedPoll {
     }
 }
 
+/// Reports the panic of a detached coroutine on standard error.
 pub(crate) fn report_panic(vcpu: usize, poll: &NamedPoll) {
     let NamedPoll { poll: inner, .. } = poll;
     let identity = Identity(
@@ -151,6 +153,7 @@ pub fn to_tracing(stall: &Stall) {
     );
 }
 
+/// The function that receives stalls.
 #[derive(Clone)]
 pub(crate) struct OnStall(pub(crate) Arc<dyn Fn(&Stall) + Send + Sync>);
 
@@ -160,32 +163,35 @@ impl fmt::Debug for OnStall {
     }
 }
 
+/// The polls of one name of work (or none) and one spawn location.
 struct Entry {
     poll: NamedPoll,
     /// Ticks of the longest poll.
-    longest: u64,
+    longest_ticks: u64,
     /// Tick at which a poll began that has exceeded the limit and has not ended, if there is one.
-    running: Option<u64>,
+    running_since: Option<u64>,
+    /// Number of polls that were timed.
     watched: u64,
 }
 
 #[derive(Default)]
 struct Inner {
     entries: Vec<Entry>,
-    waiting: VecDeque<Stall>,
+    /// Stalls to be reported.
+    pending: VecDeque<Stall>,
     suppressed: u64,
     stalls: u64,
 }
 
-pub(crate) struct Longest {
+pub(crate) struct LongestPolls {
     limit: u64,
     inner: Mutex<Inner>,
 }
 
-impl Longest {
+impl LongestPolls {
     /// Creates an empty record that counts polls of at least `limit` ticks as stalls.
-    pub(crate) fn new(limit: u64) -> Longest {
-        Longest {
+    pub(crate) fn new(limit: u64) -> LongestPolls {
+        LongestPolls {
             limit,
             inner: Mutex::default(),
         }
@@ -195,14 +201,14 @@ impl Longest {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called on the thread that polled.
+    /// Records a watched poll that has ended at the tick `ended`. Called on the thread that polled.
     pub(crate) fn record_end(&self, vcpu: usize, poll: &NamedPoll, ended: u64) {
         let ticks = ended.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
         if let Some(entry) = inner.entry(poll, ticks) {
             entry.watched += 1;
-            if entry.running == Some(poll.poll.began) {
-                entry.running = None;
+            if entry.running_since == Some(poll.poll.began) {
+                entry.running_since = None;
             }
         }
         if ticks >= self.limit {
@@ -217,7 +223,7 @@ impl Longest {
         let ticks = now.saturating_sub(poll.poll.began);
         let mut inner = self.inner();
         if let Some(entry) = inner.entry(poll, ticks) {
-            entry.running = Some(poll.poll.began);
+            entry.running_since = Some(poll.poll.began);
         }
         if report {
             inner.report(vcpu, poll, ticks, true);
@@ -225,14 +231,15 @@ impl Longest {
     }
 
     pub(crate) fn next_report(&self) -> Option<Stall> {
-        self.inner().waiting.pop_front()
+        self.inner().pending.pop_front()
     }
 
-    /// The next report states how many stalls were suppressed.
+    /// Counts stalls that are not reported; the next report states their number.
     pub(crate) fn suppress(&self, count: u64) {
         self.inner().suppressed += count;
     }
 
+    /// Returns the number of stalls, and the longest polls, longest first.
     pub(crate) fn snapshot(&self) -> (u64, Vec<LongPoll>) {
         let inner = self.inner();
         let mut longest: Vec<LongPoll> = inner
@@ -243,8 +250,8 @@ impl Longest {
                 location: entry.poll.poll.location.to_string(),
                 id: entry.poll.poll.id.to_string(),
                 level: entry.poll.poll.level,
-                longest: clock::from_ticks(entry.longest),
-                is_running: entry.running.is_some(),
+                longest: clock::from_ticks(entry.longest_ticks),
+                is_running: entry.running_since.is_some(),
                 watched: entry.watched,
             })
             .collect();
@@ -257,17 +264,17 @@ impl Inner {
     /// Returns the entry for the poll's name and spawn location, after updating its longest poll.
     /// Returns `None` if the poll is too short for an entry.
     fn entry(&mut self, poll: &NamedPoll, ticks: u64) -> Option<&mut Entry> {
-        let known = self
+        let existing_index = self
             .entries
             .iter()
             .position(|entry| entry.poll.is_like(poll));
-        let index = match known {
+        let index = match existing_index {
             Some(index) => index,
             None => self.new_entry(poll, ticks)?,
         };
         let entry = &mut self.entries[index];
-        if ticks >= entry.longest {
-            entry.longest = ticks;
+        if ticks >= entry.longest_ticks {
+            entry.longest_ticks = ticks;
             entry.poll = poll.clone();
         }
         Some(entry)
@@ -276,16 +283,16 @@ impl Inner {
     fn new_entry(&mut self, poll: &NamedPoll, ticks: u64) -> Option<usize> {
         let entry = Entry {
             poll: poll.clone(),
-            longest: ticks,
-            running: None,
+            longest_ticks: ticks,
+            running_since: None,
             watched: 0,
         };
         if self.entries.len() < MAX_SITES {
             self.entries.push(entry);
             return Some(self.entries.len() - 1);
         }
-        let shortest = (0..MAX_SITES).min_by_key(|&index| self.entries[index].longest)?;
-        if self.entries[shortest].longest >= ticks {
+        let shortest = (0..MAX_SITES).min_by_key(|&index| self.entries[index].longest_ticks)?;
+        if self.entries[shortest].longest_ticks >= ticks {
             return None;
         }
         self.entries[shortest] = entry;
@@ -293,11 +300,11 @@ impl Inner {
     }
 
     fn report(&mut self, vcpu: usize, poll: &NamedPoll, ticks: u64, is_running: bool) {
-        if self.waiting.len() >= MAX_WAITING {
+        if self.pending.len() >= MAX_PENDING {
             self.suppressed += 1;
             return;
         }
-        self.waiting.push_back(Stall {
+        self.pending.push_back(Stall {
             id: poll.poll.id,
             level: poll.poll.level,
             name: poll.name().cloned(),
@@ -326,7 +333,7 @@ mod tests {
 
     #[test]
     fn an_entry_keeps_the_longest_poll_of_its_location() {
-        let longest = Longest::new(u64::MAX);
+        let longest = LongestPolls::new(u64::MAX);
         // Each line is a spawn location of its own.
         let here = Location::caller();
         for n in 0..3 {
@@ -340,26 +347,29 @@ mod tests {
 
     #[test]
     fn stalls_wait_in_a_bounded_queue_and_further_stalls_are_counted() {
-        let longest = Longest::new(10);
+        let longest = LongestPolls::new(10);
         for n in 0..100 {
             longest.record_end(1, &poll(Location::caller(), n), 2_000);
         }
-        let mut reported = 0;
+        let mut report_count = 0;
         while let Some(stall) = longest.next_report() {
             assert_eq!((stall.vcpu, stall.suppressed), (1, 0));
-            reported += 1;
+            report_count += 1;
         }
-        assert_eq!(reported, MAX_WAITING);
+        assert_eq!(report_count, MAX_PENDING);
         longest.record_end(1, &poll(Location::caller(), 0), 2_000);
-        let last = longest.next_report().unwrap();
-        assert_eq!(last.suppressed, 100 - MAX_WAITING as u64);
-        assert!(last.to_string().contains("36 other stalls"), "{last}");
+        let next_stall = longest.next_report().unwrap();
+        assert_eq!(next_stall.suppressed, 100 - MAX_PENDING as u64);
+        assert!(
+            next_stall.to_string().contains("36 other stalls"),
+            "{next_stall}"
+        );
         assert_eq!(longest.snapshot().0, 101);
     }
 
     #[test]
     fn a_poll_is_shown_as_running_until_it_ends() {
-        let longest = Longest::new(10);
+        let longest = LongestPolls::new(10);
         let poll = poll(Location::caller(), 7);
         longest.record_look(0, &poll, 5_000, true);
         assert!(longest.snapshot().1[0].is_running);

@@ -35,7 +35,7 @@ pub use view::{PROTOCOL, Recording, View};
 
 pub use names::{Named, named};
 
-pub(crate) use longest::{Longest, NamedPoll, OnStall, report_panic};
+pub(crate) use longest::{LongestPolls, NamedPoll, OnStall, report_panic};
 pub(crate) use monitor::Monitor;
 pub(crate) use names::Names;
 pub(crate) use span::traced;

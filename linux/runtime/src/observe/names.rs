@@ -16,7 +16,7 @@
 //!
 //! A runtime keeps at most [`MAX_NAMES`] names; work with a further name is counted as [`OTHERS`].
 //! Work without a name costs nothing. Each poll of named work costs two readings of the clock,
-//! about 20 stores and two atomic additions; the first poll also costs a look-up in a hash table.
+//! about 20 stores and two atomic additions; the first poll also costs a lookup in a hash table.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -42,6 +42,7 @@ const MAX_NAMES: usize = 1024;
 /// The common name of all work whose names no longer fit.
 const OTHERS: &str = "(other names)";
 
+/// The counters of all work of one name; times are in ticks.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) name: Arc<str>,
@@ -50,7 +51,7 @@ pub(crate) struct Work {
     ended: AtomicU64,
     polls: AtomicU64,
     polling: AtomicU64,
-    longest: AtomicU64,
+    longest_poll: AtomicU64,
     level: AtomicU64,
     /// Ticks from the first poll to the end of the work.
     latency: TickHistogram,
@@ -64,24 +65,24 @@ pub(crate) struct Names {
 #[derive(Default)]
 struct Table {
     numbers: HashMap<Arc<str>, u32>,
-    all: Vec<Arc<Work>>,
+    works: Vec<Arc<Work>>,
 }
 
 impl Table {
     fn get(&self, name: &str) -> Option<&Arc<Work>> {
-        self.all.get(*self.numbers.get(name)? as usize)
+        self.works.get(*self.numbers.get(name)? as usize)
     }
 
     fn add(&mut self, name: &str) -> Arc<Work> {
-        let name = if self.all.len() + 1 < MAX_NAMES {
+        let name = if self.works.len() + 1 < MAX_NAMES {
             name
         } else {
             OTHERS
         };
-        if let Some(known) = self.get(name) {
-            return known.clone();
+        if let Some(work) = self.get(name) {
+            return work.clone();
         }
-        let number = self.all.len() as u32;
+        let number = self.works.len() as u32;
         let work = Arc::new(Work {
             name: name.into(),
             number,
@@ -89,22 +90,23 @@ impl Table {
             ended: AtomicU64::new(0),
             polls: AtomicU64::new(0),
             polling: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
+            longest_poll: AtomicU64::new(0),
             level: AtomicU64::new(0),
             latency: TickHistogram::default(),
         });
         self.numbers.insert(work.name.clone(), number);
-        self.all.push(work.clone());
+        self.works.push(work.clone());
         work
     }
 }
 
 impl Names {
     fn intern(&self, name: &str) -> Arc<Work> {
-        // A critical section, because a poll that is suspended under the lock would delay others.
+        // A critical section, because a poll that is suspended under the lock would delay other
+        // threads.
         let _critical = Critical::enter();
-        if let Some(known) = self.table().get(name) {
-            return known.clone();
+        if let Some(work) = self.table().get(name) {
+            return work.clone();
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         table.add(name)
@@ -116,7 +118,7 @@ impl Names {
 
     pub(crate) fn get(&self, number: u32) -> Option<Arc<Work>> {
         let _critical = Critical::enter();
-        self.table().all.get(number as usize).cloned()
+        self.table().works.get(number as usize).cloned()
     }
 
     /// Returns the named work of the poll under way on this vCPU, and the level of that work.
@@ -145,11 +147,11 @@ impl Names {
     }
 
     pub(crate) fn metrics(&self) -> Vec<NamedMetrics> {
-        let all = {
+        let works = {
             let _critical = Critical::enter();
-            self.table().all.clone()
+            self.table().works.clone()
         };
-        let of = |work: &Arc<Work>| {
+        let work_metrics = |work: &Arc<Work>| {
             let ended = work.ended.load(Relaxed);
             NamedMetrics {
                 name: work.name.to_string(),
@@ -158,21 +160,24 @@ impl Names {
                 ended,
                 polls: work.polls.load(Relaxed),
                 polling: clock::from_ticks(work.polling.load(Relaxed)),
-                longest: clock::from_ticks(work.longest.load(Relaxed)),
+                longest: clock::from_ticks(work.longest_poll.load(Relaxed)),
                 level: Level::new(work.level.load(Relaxed) as u8).unwrap_or_default(),
                 latency: Histogram::from_ticks(&work.latency.snapshot()),
             }
         };
-        all.iter().map(of).collect()
+        works.iter().map(work_metrics).collect()
     }
 }
 
+/// The named work that a thread polls, or that it has polled last.
 #[derive(Clone, Copy)]
 struct CurrentWork {
-    /// Its address.
+    /// Address of the vCPU.
     vcpu: u64,
+    /// Id of the coroutine.
     id: u64,
-    at: u64,
+    /// Tick at which the poll of the named work began.
+    began_at: u64,
     number: u32,
     level: Level,
     /// Set while the named future has not returned.
@@ -184,7 +189,7 @@ impl CurrentWork {
         self.vcpu == std::ptr::from_ref(vcpu).addr() as u64
             && self.id == poll.id.to_u64()
             // A poll that was suspended seems to have begun when it was resumed.
-            && (self.active || self.at >= poll.began)
+            && (self.active || self.began_at >= poll.began)
     }
 }
 
@@ -194,13 +199,13 @@ struct WorkCell {
     stamp: AtomicU64,
     vcpu: AtomicU64,
     id: AtomicU64,
-    at: AtomicU64,
+    began_at: AtomicU64,
     /// Number, level in bits 32 to 39, `active` in bit 40.
     packed: AtomicU64,
 }
 
 impl WorkCell {
-    /// Only the thread that the cell belongs to may call this.
+    /// Changes the content. Only the thread that the cell belongs to may call this function.
     fn write(&self, current: CurrentWork) {
         let stamp = self.stamp.load(Relaxed);
         self.stamp.store(stamp + 1, Relaxed);
@@ -210,7 +215,7 @@ impl WorkCell {
         let packed = u64::from(current.number) | level << 32 | u64::from(current.active) << 40;
         self.vcpu.store(current.vcpu, Relaxed);
         self.id.store(current.id, Relaxed);
-        self.at.store(current.at, Relaxed);
+        self.began_at.store(current.began_at, Relaxed);
         self.packed.store(packed, Relaxed);
         self.stamp.store(stamp + 2, Release);
     }
@@ -221,7 +226,7 @@ impl WorkCell {
             return None;
         }
         let (vcpu, id) = (self.vcpu.load(Relaxed), self.id.load(Relaxed));
-        let (at, packed) = (self.at.load(Relaxed), self.packed.load(Relaxed));
+        let (began_at, packed) = (self.began_at.load(Relaxed), self.packed.load(Relaxed));
         fence(Acquire);
         if self.stamp.load(Relaxed) != stamp {
             return None;
@@ -229,7 +234,7 @@ impl WorkCell {
         Some(CurrentWork {
             vcpu,
             id,
-            at,
+            began_at,
             number: packed as u32,
             level: Level::new((packed >> 32) as u8).ok()?,
             active: packed >> 40 & 1 == 1,
@@ -237,6 +242,7 @@ impl WorkCell {
     }
 }
 
+/// The cells of all threads.
 static WORK_CELLS: Mutex<Vec<Weak<WorkCell>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -253,9 +259,9 @@ fn work_cell() -> Option<Arc<WorkCell>> {
         // watchdog.
         let _critical = Critical::enter();
         let cell = Arc::new(WorkCell::default());
-        let mut all = work_cells();
-        all.retain(|other| other.strong_count() != 0);
-        all.push(Arc::downgrade(&cell));
+        let mut cells = work_cells();
+        cells.retain(|other| other.strong_count() != 0);
+        cells.push(Arc::downgrade(&cell));
         cell
     };
     // During the destruction of a thread its locals may be gone.
@@ -307,15 +313,16 @@ pub struct Named<F> {
     future: F,
 }
 
+/// Work that has begun; its drop counts the end.
 struct Begun {
     work: Arc<Work>,
     /// Tick of the first poll.
-    at: u64,
+    began_at: u64,
 }
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        let ticks = clock::ticks().saturating_sub(self.at);
+        let ticks = clock::ticks().saturating_sub(self.began_at);
         self.work.latency.add(ticks);
         self.work.ended.fetch_add(1, Relaxed);
     }
@@ -325,7 +332,7 @@ impl Drop for Begun {
 struct PollGuard<'a> {
     work: &'a Work,
     cell: Arc<WorkCell>,
-    before: Option<CurrentWork>,
+    outer: Option<CurrentWork>,
     current: CurrentWork,
 }
 
@@ -336,20 +343,20 @@ impl<'a> PollGuard<'a> {
         let current = CurrentWork {
             vcpu: vcpu.as_ptr().addr() as u64,
             id: host::current_id()?.to_u64(),
-            at: clock::ticks(),
+            began_at: clock::ticks(),
             number: work.number,
             level: host::current_level().unwrap_or_default(),
             active: true,
         };
         let cell = work_cell()?;
-        let before = cell.read().filter(|before| before.active);
+        let outer = cell.read().filter(|outer| outer.active);
         cell.write(current);
         work.level.store(u64::from(current.level.get()), Relaxed);
         trace(vcpu, &current);
         Some(PollGuard {
             work,
             cell,
-            before,
+            outer,
             current,
         })
     }
@@ -357,13 +364,13 @@ impl<'a> PollGuard<'a> {
 
 impl Drop for PollGuard<'_> {
     fn drop(&mut self) {
-        let ticks = clock::ticks().saturating_sub(self.current.at);
+        let ticks = clock::ticks().saturating_sub(self.current.began_at);
         self.work.polls.fetch_add(1, Relaxed);
         self.work.polling.fetch_add(ticks, Relaxed);
-        if ticks > self.work.longest.load(Relaxed) {
-            self.work.longest.fetch_max(ticks, Relaxed);
+        if ticks > self.work.longest_poll.load(Relaxed) {
+            self.work.longest_poll.fetch_max(ticks, Relaxed);
         }
-        self.cell.write(self.before.unwrap_or(CurrentWork {
+        self.cell.write(self.outer.unwrap_or(CurrentWork {
             active: false,
             ..self.current
         }));
@@ -397,7 +404,7 @@ impl<F: Future> Future for Named<F> {
                     work.begun.fetch_add(1, Relaxed);
                     Begun {
                         work,
-                        at: clock::ticks(),
+                        began_at: clock::ticks(),
                     }
                 });
         }
@@ -409,7 +416,7 @@ impl<F: Future> Future for Named<F> {
         let _entered = {
             // OpenTelemetry has no unsigned numbers.
             let level = i64::from(host::current_level().unwrap_or_default().get());
-            let (span, recorded) = this.span.get_or_insert_with(|| {
+            let (span, recorded_level) = this.span.get_or_insert_with(|| {
                 let span = tracing::info_span!(
                     target: "upshift::named",
                     "named",
@@ -418,7 +425,7 @@ impl<F: Future> Future for Named<F> {
                 );
                 (span, level)
             });
-            if std::mem::replace(recorded, level) != level {
+            if std::mem::replace(recorded_level, level) != level {
                 span.record("level", level);
             }
             span.enter()

@@ -17,30 +17,37 @@ use upshift_core::{LEVELS, Level};
 const LIMIT: Duration = Duration::from_secs(1);
 /// Number of looks in a row that must find the level waiting. A second has more looks than this.
 const MIN_LOOKS: u32 = 5;
+/// Time for which a level is not reported again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The state of a level at a look.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
-    /// Ready coroutines.
+pub(super) struct LevelState {
+    /// Number of ready coroutines.
     pub(super) ready: usize,
-    /// Polls so far.
+    /// Number of polls so far.
     pub(super) polls: u64,
 }
 
+/// A wait of a level, from the first look that found it ready.
 #[derive(Clone, Copy)]
 struct Wait {
+    /// Number of polls of the level at the first look.
     polls: u64,
     since: Instant,
     looks: u32,
-    others: u64,
+    /// Number of polls of more urgent levels at the first look.
+    more_urgent_polls: u64,
 }
 
-pub(super) struct Starved {
+/// The waits of the levels of a vCPU.
+pub(super) struct StarvedLevels {
     vcpu: usize,
     waits: [Option<Wait>; LEVELS],
-    reported: [Option<Instant>; LEVELS],
+    reported_at: [Option<Instant>; LEVELS],
 }
 
+/// A level that is starved.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Starvation {
     vcpu: usize,
@@ -48,7 +55,7 @@ pub(super) struct Starvation {
     ready: usize,
     time: Duration,
     /// Number of polls that more urgent levels had meanwhile.
-    others: u64,
+    more_urgent_polls: u64,
 }
 
 impl fmt::Display for Starvation {
@@ -57,67 +64,71 @@ impl fmt::Display for Starvation {
             f,
             "level {} has {} ready on vCPU {} and was not polled for {:.1?}, while more urgent \
              levels had {} polls",
-            self.level, self.ready, self.vcpu, self.time, self.others
+            self.level, self.ready, self.vcpu, self.time, self.more_urgent_polls
         )
     }
 }
 
-impl Starved {
-    pub(super) fn new(vcpu: usize) -> Starved {
-        Starved {
+impl StarvedLevels {
+    pub(super) fn new(vcpu: usize) -> StarvedLevels {
+        StarvedLevels {
             vcpu,
             waits: [None; LEVELS],
-            reported: [None; LEVELS],
+            reported_at: [None; LEVELS],
         }
     }
 
     /// Records the states of all levels at a look. Returns the most urgent level that is starved
     /// and was not reported recently.
-    pub(super) fn look(&mut self, now: Instant, of: impl Fn(Level) -> Seen) -> Option<Starvation> {
-        let mut starved = None;
-        let mut more_urgent = 0;
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        state_of: impl Fn(Level) -> LevelState,
+    ) -> Option<Starvation> {
+        let mut starvation = None;
+        let mut more_urgent_polls = 0;
         for (index, wait) in self.waits.iter_mut().enumerate() {
             let Ok(level) = Level::new(index as u8) else {
                 continue;
             };
-            let seen = of(level);
-            let begins = Wait {
-                polls: seen.polls,
+            let state = state_of(level);
+            let new_wait = Wait {
+                polls: state.polls,
                 since: now,
                 looks: 0,
-                others: more_urgent,
+                more_urgent_polls,
             };
-            let others_now = more_urgent;
-            more_urgent += seen.polls;
-            if seen.ready == 0 {
+            let polls_now = more_urgent_polls;
+            more_urgent_polls += state.polls;
+            if state.ready == 0 {
                 *wait = None;
                 continue;
             }
-            let wait = wait.get_or_insert(begins);
-            if wait.polls != seen.polls {
-                *wait = begins;
+            let wait = wait.get_or_insert(new_wait);
+            if wait.polls != state.polls {
+                *wait = new_wait;
                 continue;
             }
             wait.looks += 1;
             let time = now.saturating_duration_since(wait.since);
-            let others = others_now.saturating_sub(wait.others);
-            // If other levels had no polls either, the cause is a long poll, or a vCPU that does
-            // not run.
-            let is_starved = time >= LIMIT && wait.looks >= MIN_LOOKS && others > 1;
-            let recently = self.reported[index]
+            let polls_meanwhile = polls_now.saturating_sub(wait.more_urgent_polls);
+            // If more urgent levels had no polls either, the cause is a long poll, or a vCPU that
+            // does not run.
+            let is_starved = time >= LIMIT && wait.looks >= MIN_LOOKS && polls_meanwhile > 1;
+            let was_reported = self.reported_at[index]
                 .is_some_and(|at| now.saturating_duration_since(at) < REPORT_INTERVAL);
-            if is_starved && !recently && starved.is_none() {
-                self.reported[index] = Some(now);
-                starved = Some(Starvation {
+            if is_starved && !was_reported && starvation.is_none() {
+                self.reported_at[index] = Some(now);
+                starvation = Some(Starvation {
                     vcpu: self.vcpu,
                     level,
-                    ready: seen.ready,
+                    ready: state.ready,
                     time,
-                    others,
+                    more_urgent_polls: polls_meanwhile,
                 });
             }
         }
-        starved
+        starvation
     }
 }
 
@@ -127,28 +138,34 @@ mod tests {
 
     /// Looks `count` times, once in each `period`, and returns the reports. Level 3 has ten polls
     /// between looks. Level 40 has ready coroutines, and `polls_of_40` polls between looks.
-    fn looks(starved: &mut Starved, count: u32, period: Duration, polls_of_40: u64) -> Vec<String> {
+    fn looks(
+        starved: &mut StarvedLevels,
+        count: u32,
+        period: Duration,
+        polls_of_40: u64,
+    ) -> Vec<String> {
         let begin = Instant::now();
-        let of = |n: u32, level: Level| match level.get() {
-            3 => Seen {
+        let state_of = |n: u32, level: Level| match level.get() {
+            3 => LevelState {
                 ready: 1,
                 polls: 10 * u64::from(n),
             },
-            40 => Seen {
+            40 => LevelState {
                 ready: 2,
                 polls: polls_of_40 * u64::from(n),
             },
-            _ => Seen::default(),
+            _ => LevelState::default(),
         };
         (0..count)
-            .filter_map(|n| starved.look(begin + period * n, |level| of(n, level)))
+            .filter_map(|n| starved.look(begin + period * n, |level| state_of(n, level)))
             .map(|starvation| starvation.to_string())
             .collect()
     }
 
     #[test]
     fn a_level_that_is_not_polled_is_reported_once() {
-        let mut starved = Starved::new(1);
+        let mut starved = StarvedLevels::new(1);
+        // The limit of one second has 20 looks, between which level 3 has 10 polls each.
         let reports = looks(&mut starved, 100, Duration::from_millis(50), 0);
         assert_eq!(
             reports,
@@ -161,13 +178,13 @@ mod tests {
 
     #[test]
     fn a_level_that_is_polled_is_not_reported() {
-        let mut starved = Starved::new(0);
+        let mut starved = StarvedLevels::new(0);
         assert!(looks(&mut starved, 100, Duration::from_millis(50), 1).is_empty());
     }
 
     #[test]
     fn a_process_that_was_stopped_has_no_starved_level() {
-        let mut starved = Starved::new(0);
+        let mut starved = StarvedLevels::new(0);
         assert!(looks(&mut starved, 3, Duration::from_secs(100), 0).is_empty());
     }
 }

@@ -46,6 +46,7 @@ const BYTES_PER_SECOND: u64 = 4 << 20;
 /// twice that number, because each ring rounds its share up to a power of two.
 const TRACE_EVENTS: usize = 1 << 18;
 
+/// Number of runtimes of this process that have had a socket.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 
 /// Answer to `metrics`, with the identity of a process and a snapshot of one of its runtimes.
@@ -80,7 +81,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The thread runs on the CPUs of `mask`.
+    /// Starts the thread, on the CPUs of `mask`.
     pub(crate) fn start(shared: &Arc<Shared>, mask: Mask) -> io::Result<Server> {
         let number = RUNTIMES.fetch_add(1, Ordering::Relaxed) + 1;
         let path = directory::socket_path(number)?;
@@ -98,7 +99,7 @@ impl Server {
             .spawn(move || {
                 // If the process may not use these CPUs any more, the thread keeps its present
                 // CPUs.
-                let _ = affinity::restore(&mask);
+                let _ = affinity::set(&mask);
                 serve(&weak, &listener, &stopped);
             })?;
         Ok(Server {
@@ -131,24 +132,25 @@ struct Client {
     /// Time before which the next request is not read.
     ready_at: Instant,
     /// Time at which the client is disconnected, unless it reads its answer or sends a request.
-    until: Instant,
+    deadline: Instant,
     /// The recording that the client has requested and not fetched.
-    recording: Option<Running>,
+    recording: Option<RecordingGuard>,
 }
 
 /// Guard of the recording under way, whose drop ends it.
-struct Running(Trace);
+struct RecordingGuard(Trace);
 
-impl Drop for Running {
+impl Drop for RecordingGuard {
     fn drop(&mut self) {
         self.0.stop();
     }
 }
 
-/// Returns `Err` with the reason for a refusal, or `None` if the runtime has ended.
+/// Answers a request. Returns `Err` with the reason for a refusal, or `None` if the runtime has
+/// ended.
 fn answer(
     request: &[u8],
-    recording: &mut Option<Running>,
+    recording: &mut Option<RecordingGuard>,
     shared: &Weak<Shared>,
 ) -> Option<Result<String, String>> {
     let shared = shared.upgrade()?;
@@ -169,7 +171,7 @@ fn answer(
             if let Err(error) = trace.start((TRACE_EVENTS / rings).max(1)) {
                 return Some(Err(format!("no memory for a recording: {error}")));
             }
-            *recording = Some(Running(trace));
+            *recording = Some(RecordingGuard(trace));
             serde_json::to_string(&serde_json::json!({ "protocol": PROTOCOL, "recording": true }))
         }
         b"timeline" => match recording.take() {
@@ -198,10 +200,10 @@ impl Client {
             sent: 0,
             is_refused: false,
             ready_at: now,
-            until: now + IDLE_TIMEOUT,
+            deadline: now + IDLE_TIMEOUT,
             recording: None,
         };
-        if !is_ours(&client.stream) {
+        if !is_permitted(&client.stream) {
             client.refuse("only the user of the process, and root, may observe it");
         }
         Ok(client)
@@ -211,8 +213,8 @@ impl Client {
         text.push('\n');
         self.answer = text.into_bytes();
         self.sent = 0;
-        let reading = Duration::from_secs(self.answer.len() as u64 / BYTES_PER_SECOND);
-        self.until = Instant::now() + WRITE_TIMEOUT + reading;
+        let read_time = Duration::from_secs(self.answer.len() as u64 / BYTES_PER_SECOND);
+        self.deadline = Instant::now() + WRITE_TIMEOUT + read_time;
     }
 
     fn refuse(&mut self, why: &str) {
@@ -230,7 +232,8 @@ impl Client {
         }
     }
 
-    /// Returns false if the connection is over.
+    /// Reads a request and writes its answer, as far as that is possible without waiting. Returns
+    /// false if the connection is over.
     fn advance(&mut self, shared: &Weak<Shared>) -> bool {
         if self.answer.is_empty() && Instant::now() >= self.ready_at && !self.read(shared) {
             return false;
@@ -256,7 +259,7 @@ impl Client {
             Err("wait for the answer before the next request".into())
         } else {
             match answer(request.trim_ascii(), &mut self.recording, shared) {
-                Some(answered) => answered,
+                Some(result) => result,
                 None => return false,
             }
         };
@@ -278,7 +281,7 @@ impl Client {
         }
         if !self.answer.is_empty() {
             self.answer = Vec::new();
-            self.until = Instant::now() + IDLE_TIMEOUT;
+            self.deadline = Instant::now() + IDLE_TIMEOUT;
         }
         !self.is_refused
     }
@@ -289,7 +292,7 @@ fn is_temporary(error: &io::Error) -> bool {
 }
 
 /// Returns whether the client runs as the user of this process, or as root.
-fn is_ours(stream: &UnixStream) -> bool {
+fn is_permitted(stream: &UnixStream) -> bool {
     let mut peer = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -298,7 +301,7 @@ fn is_ours(stream: &UnixStream) -> bool {
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `peer` and `length` are locals, and `length` is the size of `peer`, so the call
     // writes within `peer`.
-    let answer = unsafe {
+    let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -307,14 +310,14 @@ fn is_ours(stream: &UnixStream) -> bool {
             &raw mut length,
         )
     };
-    answer == 0 && (peer.uid == directory::user() || peer.uid == 0)
+    result == 0 && (peer.uid == directory::effective_uid() || peer.uid == 0)
 }
 
 fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
     let mut clients: Vec<Client> = Vec::new();
     loop {
         let now = Instant::now();
-        clients.retain(|client| client.until > now);
+        clients.retain(|client| client.deadline > now);
         let entry = |fd, events| libc::pollfd {
             fd,
             events,
@@ -326,16 +329,16 @@ fn serve(shared: &Weak<Shared>, listener: &UnixListener, stopped: &UnixStream) {
         ];
         let of_client = |client: &Client| entry(client.stream.as_raw_fd(), client.events(now));
         fds.extend(clients.iter().map(of_client));
-        let until = clients.iter().map(|client| {
+        let deadlines = clients.iter().map(|client| {
             if client.answer.is_empty() && client.ready_at > now {
-                client.ready_at.min(client.until)
+                client.ready_at.min(client.deadline)
             } else {
-                client.until
+                client.deadline
             }
         });
-        let timeout = until.min().map_or(-1, |until| {
-            let left = until.saturating_duration_since(now).as_millis();
-            i32::try_from(left).unwrap_or(i32::MAX).saturating_add(1)
+        let timeout = deadlines.min().map_or(-1, |deadline| {
+            let millis = deadline.saturating_duration_since(now).as_millis();
+            i32::try_from(millis).unwrap_or(i32::MAX).saturating_add(1)
         });
         // SAFETY: `fds` is a vector of the length given. An error is ignored, because the loop then
         // tries again.

@@ -21,13 +21,14 @@ use std::time::{Duration, Instant};
 
 use super::longest::{NamedPoll, OnStall, to_stderr};
 use super::monitor::Monitor;
-use super::starved::{self, Starved};
+use super::starved::{LevelState, StarvedLevels};
 use crate::affinity::{self, Mask};
 use crate::notice::notice;
 use crate::runtime::shared::Shared;
 use crate::time::clock;
 use crate::user_code::catch_panic::catch_panic;
 
+/// Number of looks in a row that find nothing polled, after which the watchdog sleeps.
 const IDLE_LOOKS: u32 = 20;
 /// Interval between two default reports of the same name or spawn location.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -59,7 +60,7 @@ impl Watchdog {
             .spawn(move || {
                 // If the process may not use these CPUs any more, the thread keeps its present
                 // CPUs.
-                let _ = affinity::restore(&mask);
+                let _ = affinity::set(&mask);
                 let _hooks = hooks.begin();
                 run(&weak, &state, on_stall.as_ref(), reports);
             })?;
@@ -82,23 +83,26 @@ impl Drop for Watchdog {
     }
 }
 
+/// The state of a vCPU at the last look.
 #[derive(Clone, Copy, Default, PartialEq)]
-struct Seen {
+struct LastLook {
+    /// Tick at which the vCPU has last read the clock.
     clock: u64,
     /// Tick at which the poll that the last look found began.
     began: u64,
+    /// Number of looks that have found this poll.
     looks: u32,
-    /// `began` of the poll that was reported last.
-    reported: u64,
+    /// Tick at which the poll that was reported last began.
+    reported_poll: u64,
 }
 
 fn run(shared: &Weak<Shared>, monitor: &Monitor, on_stall: Option<&OnStall>, reports: bool) {
     let limit = clock::to_ticks(monitor.limit);
-    let mut seen: Vec<Seen> = Vec::new();
-    let mut starved: Vec<Starved> = Vec::new();
-    let mut idle = 0;
-    let mut rate = RateLimit::new();
-    let mut recent = RecentReports::default();
+    let mut last_looks: Vec<LastLook> = Vec::new();
+    let mut starved: Vec<StarvedLevels> = Vec::new();
+    let mut idle_looks = 0;
+    let mut rate_limit = RateLimit::new();
+    let mut recent_reports = RecentReports::default();
     while !monitor.stop.load(SeqCst) {
         {
             let Some(shared) = shared.upgrade() else {
@@ -107,52 +111,52 @@ fn run(shared: &Weak<Shared>, monitor: &Monitor, on_stall: Option<&OnStall>, rep
             if reports {
                 look_for_starved(&shared, &mut starved);
             }
-            if look(&shared, monitor, &mut seen, limit) {
-                idle = 0;
+            if look(&shared, monitor, &mut last_looks, limit) {
+                idle_looks = 0;
             } else {
-                idle += 1;
+                idle_looks += 1;
             }
         }
         match on_stall {
-            None if reports => recent.report(shared, monitor),
-            _ => report(monitor, on_stall, &mut rate),
+            None if reports => recent_reports.report(shared, monitor),
+            _ => report(monitor, on_stall, &mut rate_limit),
         }
-        if idle < IDLE_LOOKS {
+        if idle_looks < IDLE_LOOKS {
             thread::park_timeout(monitor.period);
         } else {
             sleep(shared, monitor);
-            idle = 0;
+            idle_looks = 0;
         }
     }
     if on_stall.is_some() {
-        report(monitor, on_stall, &mut rate);
+        report(monitor, on_stall, &mut rate_limit);
     }
 }
 
-fn look_for_starved(shared: &Shared, starved: &mut Vec<Starved>) {
+fn look_for_starved(shared: &Shared, starved: &mut Vec<StarvedLevels>) {
     let now = Instant::now();
     for (index, vcpu) in shared.domain.vcpus().enumerate() {
         if starved.len() <= index {
-            starved.push(Starved::new(index));
+            starved.push(StarvedLevels::new(index));
         }
-        let of = |level| starved::Seen {
+        let state_of = |level| LevelState {
             ready: vcpu.ready_len(level),
             polls: vcpu.level_polls(level),
         };
-        if let Some(starvation) = starved[index].look(now, of) {
+        if let Some(starvation) = starved[index].look(now, state_of) {
             notice(format_args!("starved: {starvation}"));
         }
     }
 }
 
-/// Returns whether anything has been polled since the last look.
-fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) -> bool {
+/// Looks at the polls of all vCPUs. Returns whether anything has been polled since the last look.
+fn look(shared: &Shared, monitor: &Monitor, last_looks: &mut Vec<LastLook>, limit: u64) -> bool {
     let mut busy = false;
     for (index, vcpu) in shared.domain.vcpus().enumerate() {
-        if seen.len() <= index {
-            seen.push(Seen::default());
+        if last_looks.len() <= index {
+            last_looks.push(LastLook::default());
         }
-        let last = &mut seen[index];
+        let last = &mut last_looks[index];
         let clock = vcpu.clock();
         busy |= vcpu.is_polling() || (clock != last.clock && !vcpu.is_parked());
         last.clock = clock;
@@ -166,11 +170,11 @@ fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) ->
         last.looks += 1;
         let now = clock::ticks();
         if now.saturating_sub(poll.began) >= limit {
-            let is_reported =
-                last.looks >= MIN_LOOKS && clock::from_ticks(now - poll.began) >= monitor.reported;
-            let is_new = last.reported != poll.began && is_reported;
+            let is_reported = last.looks >= MIN_LOOKS
+                && clock::from_ticks(now - poll.began) >= monitor.report_limit;
+            let is_new = last.reported_poll != poll.began && is_reported;
             if is_new {
-                last.reported = poll.began;
+                last.reported_poll = poll.began;
             }
             let work = shared.domain.host().names().current_work(vcpu, &poll);
             let poll = NamedPoll::new(&poll, work);
@@ -183,13 +187,13 @@ fn look(shared: &Shared, monitor: &Monitor, seen: &mut Vec<Seen>, limit: u64) ->
 fn sleep(shared: &Weak<Shared>, monitor: &Monitor) {
     monitor.asleep.store(true, SeqCst);
     fence(SeqCst);
-    let at_work = shared.upgrade().is_some_and(|shared| {
+    let has_poll = shared.upgrade().is_some_and(|shared| {
         shared
             .domain
             .vcpus()
             .any(|vcpu| vcpu.is_polling() && !vcpu.is_parked())
     });
-    if at_work {
+    if has_poll {
         monitor.asleep.store(false, SeqCst);
         return;
     }
@@ -214,18 +218,19 @@ impl RecentReports {
             if !stall.is_running || shared.upgrade().is_some_and(preempts) {
                 continue;
             }
-            let place = match &stall.name {
+            let key = match &stall.name {
                 Some(name) => name.to_string(),
                 None => stall.location.to_string(),
             };
-            if self.0.iter().all(|(recent, _)| *recent != place) {
+            if self.0.iter().all(|(recent, _)| *recent != key) {
                 to_stderr(&stall);
-                self.0.push((place, now));
+                self.0.push((key, now));
             }
         }
     }
 }
 
+/// Number of reports within the current second.
 struct RateLimit {
     since: Instant,
     reports: u32,
@@ -248,16 +253,16 @@ impl RateLimit {
     }
 }
 
-fn report(monitor: &Monitor, on_stall: Option<&OnStall>, rate: &mut RateLimit) {
+fn report(monitor: &Monitor, on_stall: Option<&OnStall>, rate_limit: &mut RateLimit) {
     while let Some(stall) = monitor.longest.next_report() {
-        let Some(OnStall(tell)) = on_stall else {
+        let Some(OnStall(callback)) = on_stall else {
             continue;
         };
-        if !rate.may_report() {
+        if !rate_limit.may_report() {
             monitor.longest.suppress(stall.suppressed + 1);
             continue;
         }
-        // If `tell` panics, the panic has been printed, and later stalls are still reported.
-        let _ = catch_panic(|| tell(&stall));
+        // If `callback` panics, the panic has been printed, and later stalls are still reported.
+        let _ = catch_panic(|| callback(&stall));
     }
 }

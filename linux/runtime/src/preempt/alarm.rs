@@ -10,18 +10,20 @@ use std::time::Duration;
 use crate::notice::explained;
 use crate::time::clock;
 
+/// Expiry of a timer that is not set.
 pub(super) const NEVER: u64 = u64::MAX;
 
+/// The timer of a watcher, and the end of its rest.
 pub(super) struct Alarm {
     timer: OwnedFd,
     /// Time at which the timer goes off in ns, or NEVER.
-    armed: AtomicU64,
-    /// The same time in ticks, or a time in the past. This is only a hint; `armed` decides.
-    armed_ticks: AtomicU64,
+    expiry: AtomicU64,
+    /// The same time in ticks, or a time in the past. This is only a hint; `expiry` decides.
+    expiry_ticks: AtomicU64,
     /// End of the watcher's rest in ticks, or 0.
-    rests_until: AtomicU64,
+    rest_end: AtomicU64,
     /// Time to which a poll has last postponed the timer during a rest, ns.
-    postponed: AtomicU64,
+    postponed_expiry: AtomicU64,
 }
 
 impl Alarm {
@@ -31,16 +33,16 @@ impl Alarm {
         let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
         if fd < 0 {
             let error = io::Error::last_os_error();
-            let text = format!("no preemption: no timer for a watcher: {error}");
+            let text = format!("no preemption: cannot create the timer of a watcher: {error}");
             return Err(explained(&error, text));
         }
         Ok(Alarm {
             // SAFETY: the descriptor was just created, and nothing else owns it.
             timer: unsafe { OwnedFd::from_raw_fd(fd) },
-            armed: AtomicU64::new(NEVER),
-            armed_ticks: AtomicU64::new(0),
-            rests_until: AtomicU64::new(0),
-            postponed: AtomicU64::new(NEVER),
+            expiry: AtomicU64::new(NEVER),
+            expiry_ticks: AtomicU64::new(0),
+            rest_end: AtomicU64::new(0),
+            postponed_expiry: AtomicU64::new(NEVER),
         })
     }
 
@@ -48,6 +50,7 @@ impl Alarm {
         self.timer.as_raw_fd()
     }
 
+    /// Waits until the timer goes off.
     pub(super) fn wait(&self) {
         let mut event = libc::pollfd {
             fd: self.raw_fd(),
@@ -58,56 +61,57 @@ impl Alarm {
         unsafe { libc::poll(&raw mut event, 1, -1) };
     }
 
-    /// Sets the timer to `at` (`CLOCK_MONOTONIC`, ns), unless it goes off earlier. Callable from
-    /// any thread of the vCPU.
+    /// Sets the timer to `expiry` (`CLOCK_MONOTONIC`, ns), unless it goes off earlier. Callable
+    /// from any thread of the vCPU.
     #[inline]
-    pub(super) fn arm(&self, at: u64) {
-        if at < self.armed.load(Relaxed) {
-            self.arm_earlier(at);
+    pub(super) fn arm(&self, expiry: u64) {
+        if expiry < self.expiry.load(Relaxed) {
+            self.arm_earlier(expiry);
         }
     }
 
     #[cold]
-    fn arm_earlier(&self, at: u64) {
+    fn arm_earlier(&self, expiry: u64) {
         // Zero would stop the timer.
-        let at = at.max(1);
-        if at < self.armed.fetch_min(at, SeqCst) {
-            self.set_and_check(at);
+        let expiry = expiry.max(1);
+        if expiry < self.expiry.fetch_min(expiry, SeqCst) {
+            self.set_and_check(expiry);
         }
     }
 
-    fn set_and_check(&self, mut at: u64) {
+    /// Sets the timer, and sets it again if another thread has meanwhile chosen an earlier time.
+    fn set_and_check(&self, mut expiry: u64) {
         loop {
-            let left = Duration::from_nanos(at.saturating_sub(clock::now()));
-            let ticks = clock::ticks() + clock::to_ticks(left);
+            let time_left = Duration::from_nanos(expiry.saturating_sub(clock::now()));
+            let ticks = clock::ticks() + clock::to_ticks(time_left);
             // Stored before the timer is set, because `take` resets this word when the timer has
             // gone off.
-            self.armed_ticks.store(ticks, SeqCst);
-            self.set(at);
-            let armed = self.armed.load(SeqCst);
-            if armed >= at {
+            self.expiry_ticks.store(ticks, SeqCst);
+            self.set(expiry);
+            let earliest = self.expiry.load(SeqCst);
+            if earliest >= expiry {
                 return;
             }
-            at = armed;
+            expiry = earliest;
         }
     }
 
     /// Makes the watcher look at a poll before the poll has run for `wait` ticks. The poll begins
-    /// at the tick `begins`.
+    /// at the tick `poll_start`.
     #[inline]
-    pub(super) fn look_within(&self, begins: u64, wait: u64) {
-        let armed = self.armed_ticks.load(Relaxed);
-        if armed <= begins || armed > begins + wait {
-            let left = (begins + wait).saturating_sub(clock::ticks());
-            self.arm(clock::now() + clock::nanos(clock::from_ticks(left)));
+    pub(super) fn look_within(&self, poll_start: u64, wait: u64) {
+        let expiry = self.expiry_ticks.load(Relaxed);
+        if expiry <= poll_start || expiry > poll_start + wait {
+            let ticks_left = (poll_start + wait).saturating_sub(clock::ticks());
+            self.arm(clock::now() + clock::nanos(clock::from_ticks(ticks_left)));
         }
     }
 
-    fn set(&self, at: u64) {
+    fn set(&self, expiry: u64) {
         // SAFETY: all-zero is a valid value of this plain struct.
         let mut time: libc::itimerspec = unsafe { std::mem::zeroed() };
-        time.it_value.tv_sec = (at / 1_000_000_000) as i64;
-        time.it_value.tv_nsec = (at % 1_000_000_000) as i64;
+        time.it_value.tv_sec = (expiry / 1_000_000_000) as i64;
+        time.it_value.tv_nsec = (expiry % 1_000_000_000) as i64;
         let flags = libc::TFD_TIMER_ABSTIME;
         // SAFETY: one pointer is to a local, and the other is null, which the call allows.
         unsafe {
@@ -120,11 +124,12 @@ impl Alarm {
     pub(super) fn take(&self) {
         let mut count = 0u64;
         // SAFETY: the pointer is to a local of the size given. The descriptor does not block.
-        let read = unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        let result =
+            unsafe { libc::read(self.raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         // A failed read means that the timer has been set again meanwhile.
-        if read > 0 {
-            self.armed.store(NEVER, SeqCst);
-            self.armed_ticks.store(0, SeqCst);
+        if result > 0 {
+            self.expiry.store(NEVER, SeqCst);
+            self.expiry_ticks.store(0, SeqCst);
             fence(SeqCst);
         }
     }
@@ -133,50 +138,50 @@ impl Alarm {
     /// before that time.
     pub(super) fn set_rest(&self, now: u64, until: u64) {
         let ticks = match until.checked_sub(now) {
-            Some(left) if left != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(left)),
+            Some(ns) if ns != 0 => clock::ticks() + clock::to_ticks(Duration::from_nanos(ns)),
             _ => 0,
         };
-        if self.rests_until.load(Relaxed) != ticks {
-            self.rests_until.store(ticks, SeqCst);
+        if self.rest_end.load(Relaxed) != ticks {
+            self.rest_end.store(ticks, SeqCst);
         }
     }
 
-    /// Returns whether the watcher rests at the tick `begins`, at which a poll begins.
+    /// Returns whether the watcher rests at the tick `poll_start`, at which a poll begins.
     ///
     /// During a rest, each poll that begins postpones the timer. So the timer goes off only during
-    /// a poll that has lasted for at least `least` ticks, and before the poll has lasted for twice
-    /// that time.
+    /// a poll that has lasted for at least `min_age` ticks, and before the poll has lasted for
+    /// twice that time.
     #[inline]
-    pub(super) fn is_resting(&self, begins: u64, least: u64) -> bool {
-        let rests = self.rests_until.load(Relaxed) > begins;
-        if rests {
+    pub(super) fn is_resting(&self, poll_start: u64, min_age: u64) -> bool {
+        let is_resting = self.rest_end.load(Relaxed) > poll_start;
+        if is_resting {
             // If the timer has just gone off, either the watcher's look sees this poll, or this
             // thread sees that the timer is not set any more.
             fence(SeqCst);
-            if self.armed_ticks.load(Relaxed) < begins + least {
-                self.postpone(2 * least);
+            if self.expiry_ticks.load(Relaxed) < poll_start + min_age {
+                self.postpone(2 * min_age);
             }
         }
-        rests
+        is_resting
     }
 
     /// Makes the timer go off in `ticks`, even if it was set for an earlier time by a previous
     /// call. A time that was set for another reason is only ever made earlier.
     #[cold]
     fn postpone(&self, ticks: u64) {
-        let at = clock::now() + clock::nanos(clock::from_ticks(ticks));
-        let before = self.postponed.load(Relaxed);
-        self.postponed.store(at, Relaxed);
-        let armed = self.armed.load(SeqCst);
-        if armed != before || armed == NEVER {
-            return self.arm(at);
+        let new_expiry = clock::now() + clock::nanos(clock::from_ticks(ticks));
+        let previous = self.postponed_expiry.load(Relaxed);
+        self.postponed_expiry.store(new_expiry, Relaxed);
+        let expiry = self.expiry.load(SeqCst);
+        if expiry != previous || expiry == NEVER {
+            return self.arm(new_expiry);
         }
         if self
-            .armed
-            .compare_exchange(armed, at, SeqCst, SeqCst)
+            .expiry
+            .compare_exchange(expiry, new_expiry, SeqCst, SeqCst)
             .is_ok()
         {
-            self.set_and_check(at);
+            self.set_and_check(new_expiry);
         }
     }
 }

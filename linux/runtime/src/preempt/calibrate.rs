@@ -33,10 +33,10 @@ pub(crate) struct Costs {
 
 impl Costs {
     /// Derives the costs from the cost of a switch between threads and that of a look caused by the
-    /// timer. A look caused by an arrival costs two switches, and work that costs as much as one
-    /// more. A suspension costs one look of each kind and six switches: to the stopped thread's
-    /// handler, to the next thread, to and fro for the ring, and to the stopped thread when it
-    /// resumes.
+    /// timer, in ns. A look caused by an arrival costs two switches, and work that costs as much as
+    /// one more. A suspension costs one look of each kind and six switches, among them those to the
+    /// stopped thread's handler, to the next thread, to and fro for the ring, and to the stopped
+    /// thread when it resumes.
     fn derive(switch: u64, timer: u64) -> Costs {
         let event = 3 * switch;
         let timer = timer.max(event + switch);
@@ -47,10 +47,11 @@ impl Costs {
     }
 }
 
+/// Returns the costs on `cpu`, which the first call measures.
 pub(crate) fn costs(cpu: usize) -> Costs {
     static COSTS: OnceLock<Costs> = OnceLock::new();
     *COSTS.get_or_init(|| {
-        let measured = thread::Builder::new()
+        let result = thread::Builder::new()
             .name("upshift-calibrate".to_owned())
             .spawn(move || {
                 // A switch to a thread on another CPU would cost more.
@@ -64,15 +65,16 @@ pub(crate) fn costs(cpu: usize) -> Costs {
             });
         // If no thread can be started, no poll will be suspended either, so the values do not
         // matter.
-        measured.unwrap_or(Costs::derive(2_000, DEFAULT_LOOK_COST))
+        result.unwrap_or(Costs::derive(2_000, DEFAULT_LOOK_COST))
     })
 }
 
+/// Measures the time of a switch from a thread to another one, ns.
 fn measure_switch() -> u64 {
     let (ping, pong) = (AtomicU32::new(0), AtomicU32::new(0));
-    let pass = |mine: &AtomicU32, other: &AtomicU32, round: u32| {
-        while mine.load(Acquire) != round {
-            futex_wait(mine, round - 1);
+    let pass = |own: &AtomicU32, other: &AtomicU32, round: u32| {
+        while own.load(Acquire) != round {
+            futex_wait(own, round - 1);
         }
         other.store(round, Release);
         futex_wake(other);
@@ -103,8 +105,8 @@ fn measure_look() -> u64 {
             while !ended.load(Acquire) {
                 alarm.wait();
                 alarm.take();
-                // Set again, so that this loop ends even if the other thread does not set the timer
-                // any more.
+                // The timer is set again, so that this loop ends even if the other thread does not
+                // set the timer any more.
                 alarm.arm(clock::now() + LONGEST_TIMER);
                 looks.fetch_add(1, Release);
             }
@@ -113,10 +115,10 @@ fn measure_look() -> u64 {
             return DEFAULT_LOOK_COST;
         }
         let with_delay = median(|_| {
-            let before = looks.load(Acquire);
+            let looks_before = looks.load(Acquire);
             let began = clock::now();
             alarm.arm(began + SHORT_TIMER);
-            while looks.load(Acquire) == before {
+            while looks.load(Acquire) == looks_before {
                 // On the same CPU, the kernel may make the watcher wait for this thread until the
                 // next scheduler tick.
                 if clock::now() - began > LONGEST_TIMER {
@@ -129,6 +131,7 @@ fn measure_look() -> u64 {
     })
 }
 
+/// Returns the median time of a call of `act`, ns.
 fn median(mut act: impl FnMut(u32)) -> u64 {
     let mut times: Vec<_> = (1..=ROUNDS as u32)
         .map(|round| {

@@ -1,5 +1,5 @@
-//! What a thread of a preemptible vCPU does for itself: it registers with the vCPU, waits for its
-//! permit to use the vCPU's state, and answers the signal that interrupts its poll.
+//! Code that each thread of a preemptible vCPU runs for itself: the thread registers with the vCPU,
+//! waits for its permit to use the vCPU's state, and answers the signal that interrupts its poll.
 
 use std::cell::Cell;
 use std::ptr::null;
@@ -27,7 +27,7 @@ struct Registration {
 
 /// Guard of a thread's membership in a preemptible vCPU.
 pub(super) struct Registered<'a> {
-    before: (Registration, permit::Saved),
+    previous: (Registration, permit::Saved),
     thread: &'a Thread,
     _stack: OnStack,
 }
@@ -46,9 +46,9 @@ impl<'a> Registered<'a> {
         permit::enter();
         let registration = THREAD.replace(Registration { vcpu, number });
         // An earlier signal may be unanswered, and a signal sent before the id was known is lost.
-        // Marked as answered, so that the next request sends the signal.
+        // The signal is marked as answered, so that the next request sends it.
         thread.id.store(id, SeqCst);
-        thread.sent.mark_answered();
+        thread.signal.mark_answered();
         // SAFETY: the permit is in `vcpu`, which is borrowed until the drop, and the drop restores
         // the former permit, whose use ends only after that.
         let permit = unsafe {
@@ -62,7 +62,7 @@ impl<'a> Registered<'a> {
         };
         permit::enter();
         Registered {
-            before: (registration, permit),
+            previous: (registration, permit),
             thread,
             _stack: stack,
         }
@@ -72,16 +72,18 @@ impl<'a> Registered<'a> {
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         permit::leave();
-        THREAD.set(self.before.0);
+        THREAD.set(self.previous.0);
         // A signal meant for the former registration may have been handled during this one.
-        with_current(|vcpu, number| vcpu.threads[number].sent.mark_answered());
+        with_current(|vcpu, number| vcpu.threads[number].signal.mark_answered());
         // SAFETY: `hold` returned this permit, which the thread held under the contract of `hold`.
-        unsafe { permit::restore(self.before.1) };
+        unsafe { permit::restore(self.previous.1) };
         permit::leave();
         self.thread.began.store(0, Relaxed);
     }
 }
 
+/// Runs `f` with the vCPU of the calling thread and the number of the thread in it, if the thread
+/// is registered.
 pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
     let registration = THREAD.get();
     // SAFETY: the pointer is null or valid, because only a `Registered` sets it, which borrows the
@@ -92,11 +94,11 @@ pub(super) fn with_current(f: impl FnOnce(&Preemptible, usize)) {
 }
 
 fn wait_here(permit: &Permit) {
-    let mut waited = false;
+    let mut has_waited = false;
     with_current(|vcpu, number| {
-        waited = true;
+        has_waited = true;
         vcpu.start_next();
-        vcpu.returns_from_sleep(number);
+        vcpu.record_return_from_sleep(number);
         if number == FIRST {
             vcpu.block_signal_and_wait_in_ring(|| !permit.is_revoked());
         } else {
@@ -105,7 +107,7 @@ fn wait_here(permit: &Permit) {
         }
         mark_resumed(vcpu, &vcpu.threads[number]);
     });
-    if !waited {
+    if !has_waited {
         permit.wait_until(|| false);
     }
 }
@@ -130,7 +132,7 @@ fn mark_resumed(vcpu: &Preemptible, thread: &Thread) {
 pub(crate) fn answer_here() {
     with_current(|vcpu, number| {
         let thread = &vcpu.threads[number];
-        thread.sent.mark_answered();
+        thread.signal.mark_answered();
         if number == FIRST {
             vcpu.service.answer();
             if thread.enter_requested.swap(false, SeqCst) {
@@ -141,8 +143,8 @@ pub(crate) fn answer_here() {
                 return;
             }
         }
-        // A thread in the middle of a use is not suspended, because the watcher takes back a
-        // revocation that coincides with a use.
+        // A thread in the middle of a use of its permit is not suspended, because the watcher takes
+        // back a revocation that coincides with a use.
         let is_stopped = !thread.permit.in_use() && thread.permit.is_revoked();
         if vcpu.orders.permits_waived.load(Relaxed) && !thread.permit.is_revoked() {
             // This thread may depend on suspended threads that run without permits. It yields the
@@ -191,25 +193,25 @@ pub(crate) fn answer_here() {
 }
 
 impl Preemptible {
-    /// Waits in the ring until `over` returns true. Called on the ring's thread, with the signal
+    /// Waits in the ring until `is_over` returns true. Called on the ring's thread, with the signal
     /// blocked. During the wait, operations complete, and this thread makes the system calls that
     /// other threads request. Async-signal-safe.
-    pub(super) fn wait_in_ring(&self, over: impl Fn() -> bool) {
+    pub(super) fn wait_in_ring(&self, is_over: impl Fn() -> bool) {
         let thread = &self.threads[FIRST];
         let mask = interrupt::mask_without_own();
         thread.waits_in_ring.store(true, SeqCst);
         loop {
             self.service.answer();
-            // Checked after the requested call, which may fetch the completion that was meant to
-            // end the wait.
-            if over() {
+            // This is checked after the requested call, which may fetch the completion that was
+            // meant to end the wait.
+            if is_over() {
                 break;
             }
             // The result is ignored, because the loop checks all conditions that end the wait.
             let _ = self.watch().wait(mask);
             // If the program has replaced the handler, the program's handler ends the wait, too,
             // but does not mark the signal as answered.
-            thread.sent.mark_answered();
+            thread.signal.mark_answered();
             self.end_idle();
         }
         thread.waits_in_ring.store(false, Release);
@@ -219,11 +221,13 @@ impl Preemptible {
         self.watch().hand_over();
     }
 
-    pub(super) fn block_signal_and_wait_in_ring(&self, over: impl Fn() -> bool) {
-        let Ok(before) = interrupt::block_own() else {
+    /// Waits in the ring as [`wait_in_ring`](Preemptible::wait_in_ring) does, and blocks the signal
+    /// meanwhile.
+    pub(super) fn block_signal_and_wait_in_ring(&self, is_over: impl Fn() -> bool) {
+        let Ok(previous_mask) = interrupt::block_own() else {
             return;
         };
-        self.wait_in_ring(over);
-        interrupt::restore(&before);
+        self.wait_in_ring(is_over);
+        interrupt::restore(&previous_mask);
     }
 }

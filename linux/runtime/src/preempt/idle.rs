@@ -1,6 +1,6 @@
-//! How the thread that serves a preemptible vCPU waits and makes system calls if it did not create
-//! the vCPU's io_uring, which only the creator may enter. Such a thread waits on a futex, and the
-//! ring's thread makes the ring's system calls for it.
+//! Waits and system calls of the thread that serves a preemptible vCPU, if that thread did not
+//! create the vCPU's io_uring, which only the creator may enter. Such a thread waits on a futex,
+//! and the ring's thread makes the ring's system calls for it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -33,8 +33,8 @@ impl Preemptible {
             if self.watch().has_arrivals() {
                 self.threads[FIRST].request_enter();
             }
-            let longest = Duration::from_secs(1);
-            let time = timeout.unwrap_or(longest).min(longest);
+            let max_wait = Duration::from_secs(1);
+            let time = timeout.unwrap_or(max_wait).min(max_wait);
             futex_wait_for(word, 1, clock::nanos(time).max(1));
         }
         word.store(0, Relaxed);
@@ -45,7 +45,7 @@ impl Preemptible {
         self.idle.0.load(SeqCst) == 1
     }
 
-    /// Async-signal-safe.
+    /// Ends the wait of the current thread, if that thread waits on the futex. Async-signal-safe.
     pub(crate) fn end_idle(&self) {
         if self.is_idle() {
             self.idle.0.store(0, SeqCst);
@@ -54,6 +54,7 @@ impl Preemptible {
     }
 }
 
+/// Lets the ring's thread make the system calls of the ring for the other threads of the vCPU.
 pub(super) struct FirstThreadProxy(pub(super) *const Preemptible);
 
 // SAFETY: the pointer leads to a vCPU whose shared state is `Sync`. The vCPU's ring holds the

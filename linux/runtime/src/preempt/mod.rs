@@ -5,7 +5,7 @@
 //! ```text
 //!   watcher    sleeps on an eventfd and a timer; decides and stops polls (watcher.rs, suspend.rs)
 //!   workers    the current one runs the ring and the coroutines (serve.rs);
-//!              the spare ones sleep; the rest hold a suspended or blocked poll (thread.rs)
+//!              the spare ones sleep; the others hold a suspended or blocked poll (thread.rs)
 //! ```
 //!
 //! A thread may use the vCPU's state only while it holds its *permit*. The watcher revokes the
@@ -58,7 +58,7 @@
 //! |---|---|
 //! | the next thread is to be woken (`next_up`) | the next look wakes it |
 //! | a poll has yet to resume (`resume_requested`) | a turn later, unless it waits for the permit |
-//! | a signal is on its way (`sent`) | it may be sent again after 2 ms |
+//! | a signal is on its way (`signal`) | it may be sent again after 2 ms |
 //! | the ring is to be entered (`enter_requested`) | each look that sees arrivals repeats this |
 //! | a call on the ring is requested (`service.rs`) | the requester wakes the thread or withdraws |
 //! | the ring's thread is to serve (`command`) | the ring, in which it waits, polls an eventfd |
@@ -139,23 +139,23 @@ pub enum Preemption {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PreemptionStats {
-    /// vCPUs that can interrupt a poll.
+    /// Number of vCPUs that can interrupt a poll.
     pub vcpus: usize,
-    /// Polls that were stopped, whether they were suspended or blocked.
+    /// Number of polls that were stopped, whether they were suspended or blocked.
     pub suspensions: u64,
-    /// Coroutines that are suspended now.
+    /// Number of coroutines that are suspended now.
     pub suspended: usize,
-    /// Polls that were set aside because their thread slept.
+    /// Number of polls that were stopped because their thread slept, and were then in no queue.
     #[cfg_attr(feature = "serde", serde(default))]
     pub set_aside: u64,
-    /// Polls that are blocked now.
+    /// Number of polls that are blocked now, that is, whose thread sleeps.
     #[cfg_attr(feature = "serde", serde(default))]
     pub blocked: usize,
-    /// Wake-ups of watchers.
+    /// Number of wake-ups of watchers.
     pub wakeups: u64,
-    /// Wake-ups of watchers that stopped nothing.
+    /// Number of wake-ups of watchers that stopped nothing.
     pub spurious_wakeups: u64,
-    /// System calls on rings that the ring's thread made on behalf of another thread.
+    /// Number of system calls on rings that the ring's thread made on behalf of another thread.
     pub services: u64,
 }
 
@@ -186,6 +186,7 @@ pub fn no_suspend<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Returns the error of a runtime that cannot be preemptible.
 pub(crate) fn refusal(why: impl fmt::Display) -> io::Error {
     io::Error::new(
         io::ErrorKind::PermissionDenied,

@@ -27,10 +27,12 @@ pub(crate) struct Hooks {
     pub(crate) wait: fn(&Permit),
 }
 
+/// Waits until the permit is granted.
 pub(crate) fn wait_for_grant(permit: &Permit) {
     permit.wait_until(|| false);
 }
 
+/// The permit and the hooks that [`hold`] has replaced.
 #[derive(Clone, Copy)]
 pub(crate) struct Saved(*const Permit, Hooks);
 
@@ -52,6 +54,7 @@ pub(crate) unsafe fn restore(saved: Saved) {
     HOOKS.set(saved.1);
 }
 
+/// Begins a use. Waits first while the permit is revoked.
 #[inline]
 pub(crate) fn enter() {
     let permit = PERMIT.get();
@@ -69,6 +72,7 @@ fn wait(permit: &Permit) {
     (HOOKS.get().wait)(permit);
 }
 
+/// Ends a use that [`enter`] has begun.
 #[inline]
 pub(crate) fn leave() {
     let permit = PERMIT.get();
@@ -99,6 +103,7 @@ pub(crate) fn begin_use() {
     USES.set(USES.get() + 1);
 }
 
+/// Ends a use that [`begin_use`] has begun.
 #[inline]
 pub(crate) fn end_use() {
     #[cfg(debug_assertions)]
@@ -125,6 +130,7 @@ pub(crate) fn debug_assert_unused() {
     );
 }
 
+/// Guard of a critical section, that is, of a use that may hold a lock of the runtime.
 pub(crate) struct Critical(());
 
 impl Critical {

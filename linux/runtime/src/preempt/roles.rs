@@ -6,6 +6,7 @@
 pub(super) const FIRST: usize = 0;
 /// The thread of `block_on`, on vCPU 0. It polls pinned coroutines, and nothing else.
 pub(super) const MAIN: usize = 1;
+/// Stands for no thread.
 pub(super) const NONE: usize = usize::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +17,7 @@ pub(super) enum Role {
     Main,
     /// The thread does not take part.
     Absent,
+    /// The thread serves the vCPU.
     Current,
     /// The thread was stopped in the middle of a poll, which is queued.
     Suspended,
@@ -34,8 +36,8 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) fn new(most: usize) -> Roles {
-        let mut roles = Vec::with_capacity(most);
+    pub(super) fn new(capacity: usize) -> Roles {
+        let mut roles = Vec::with_capacity(capacity);
         roles.push(Role::Current);
         Roles {
             roles,
@@ -44,8 +46,8 @@ impl Roles {
         }
     }
 
-    /// Adds a free thread. Does not allocate until there are more threads than the `most` of
-    /// [`new`](Roles::new).
+    /// Adds a free thread. Does not allocate until there are more threads than the `capacity`
+    /// of [`new`](Roles::new).
     pub(super) fn add(&mut self) {
         self.roles.push(Role::Free);
     }
@@ -60,6 +62,7 @@ impl Roles {
         is_free
     }
 
+    /// Adds the thread for pinned coroutines, which is absent at first.
     pub(super) fn add_main(&mut self) {
         self.main = Some(self.roles.len());
         self.roles.push(Role::Absent);
@@ -67,8 +70,8 @@ impl Roles {
 
     /// Makes the thread for pinned coroutines available, or absent if nothing needs it. Returns
     /// false if the thread stays in its role.
-    pub(super) fn set_main(&mut self, is_there: bool) -> bool {
-        let (from, to) = if is_there {
+    pub(super) fn set_main(&mut self, is_available: bool) -> bool {
+        let (from, to) = if is_available {
             (Role::Absent, Role::Main)
         } else {
             (Role::Main, Role::Absent)
@@ -85,8 +88,9 @@ impl Roles {
     }
 
     pub(super) fn with_role(&self, role: Role) -> impl Iterator<Item = usize> + '_ {
-        let all = self.roles.iter().enumerate();
-        all.filter(move |(_, other)| **other == role)
+        let threads = self.roles.iter().enumerate();
+        threads
+            .filter(move |(_, other)| **other == role)
             .map(|(n, _)| n)
     }
 
@@ -108,12 +112,15 @@ impl Roles {
         Some(next)
     }
 
+    /// Stops the current thread, which takes `role`, and makes current the thread `suspended`,
+    /// which holds a suspended poll.
     pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
         debug_assert_eq!(self.roles[suspended], Role::Suspended);
         self.roles[self.current] = role;
         self.become_current(suspended);
     }
 
+    /// Records that a blocked thread has woken up, and that its poll is queued.
     pub(super) fn unblock(&mut self, thread: usize) {
         debug_assert_eq!(self.roles[thread], Role::Blocked);
         self.roles[thread] = Role::Suspended;
@@ -144,12 +151,13 @@ mod tests {
     use super::*;
     use std::collections::{HashSet, VecDeque};
 
+    /// Returns all states that can follow `roles`.
     fn successors(roles: &Roles) -> Vec<Roles> {
         let mut next = Vec::new();
         if roles.count() < 4 {
-            let mut more = roles.clone();
-            more.add();
-            next.push(more);
+            let mut extended = roles.clone();
+            extended.add();
+            next.push(extended);
         }
         for role in [Role::Suspended, Role::Blocked] {
             let mut stopped = roles.clone();
@@ -163,24 +171,24 @@ mod tests {
             }
         }
         if roles.main.is_none() {
-            let mut more = roles.clone();
-            more.add_main();
-            next.push(more);
+            let mut extended = roles.clone();
+            extended.add_main();
+            next.push(extended);
         }
-        for is_there in [true, false] {
-            let mut other = roles.clone();
-            if other.set_main(is_there) {
-                next.push(other);
+        for is_available in [true, false] {
+            let mut changed = roles.clone();
+            if changed.set_main(is_available) {
+                next.push(changed);
             }
         }
         for thread in 0..roles.count() {
-            let mut other = roles.clone();
+            let mut changed = roles.clone();
             match roles.role(thread) {
-                Role::Free | Role::Main | Role::Suspended => other.give_to(thread),
-                Role::Blocked => other.unblock(thread),
+                Role::Free | Role::Main | Role::Suspended => changed.give_to(thread),
+                Role::Blocked => changed.unblock(thread),
                 Role::Current | Role::Absent => continue,
             }
-            next.push(other);
+            next.push(changed);
         }
         next
     }
@@ -213,7 +221,8 @@ mod tests {
                 }
             }
         }
-        assert!(seen.len() > 100, "{}", seen.len());
+        // A search that covers few states would prove little.
+        assert!(seen.len() > 100, "states: {}", seen.len());
     }
 
     #[test]

@@ -20,12 +20,14 @@ use crate::host::Linux;
 use crate::time::clock;
 use crate::worker::{Until, VcpuKind, Worker};
 
+/// A preemptible vCPU, as one of its threads serves it.
 struct Shared<'a> {
     vcpu: &'a Preemptible,
     worker: &'a Worker,
     thread: &'a Thread,
-    me: usize,
+    number: usize,
     done: &'a dyn Fn() -> bool,
+    /// Tick at which the last wait ended.
     idle_at: u64,
 }
 
@@ -38,9 +40,9 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
         back: &mut Option<Yielded<'a, Linux>>,
     ) -> Option<bool> {
         let vcpu = self.vcpu;
-        let to = if self.me != FIRST && vcpu.roles().role(FIRST) == Role::Free {
+        let next_thread = if self.number != FIRST && vcpu.roles().role(FIRST) == Role::Free {
             FIRST
-        } else if passed && self.me == FIRST && (self.done)() {
+        } else if passed && self.number == FIRST && (self.done)() {
             return Some(true);
         } else if vcpu.has_pinned() && vcpu.roles().role(MAIN) == Role::Main {
             MAIN
@@ -48,7 +50,7 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
             return None;
         };
         drop(back.take());
-        vcpu.hand_over(self.worker, to).then_some(false)
+        vcpu.hand_over(self.worker, next_thread).then_some(false)
     }
 
     /// Returns true if the ring is due and one of two conditions holds. While a poll is suspended,
@@ -110,8 +112,8 @@ impl<'a> VcpuKind<'a> for Shared<'a> {
 impl Preemptible {
     /// Serves the vCPU. Returns false once it has been given to another thread, or true on the
     /// first thread when `done` returns true.
-    pub(super) fn serve(&self, me: usize, done: &dyn Fn() -> bool) -> bool {
-        let (worker, thread) = (self.worker(), &self.threads[me]);
+    pub(super) fn serve(&self, number: usize, done: &dyn Fn() -> bool) -> bool {
+        let (worker, thread) = (self.worker(), &self.threads[number]);
         // SAFETY: this thread is current, so it alone uses the ring.
         unsafe { worker.ring().adopt() };
         self.ensure_spare();
@@ -122,26 +124,26 @@ impl Preemptible {
             vcpu: self,
             worker,
             thread,
-            me,
+            number,
             done,
             idle_at: worker.executor().clock(),
         };
-        worker.serve_as(shared, Until::True(&|| me == FIRST && done()))
+        worker.serve_as(shared, Until::True(&|| number == FIRST && done()))
     }
 
     /// Provides a thread that can continue the vCPU when the next poll is stopped. If the system
     /// refuses to start one, polls are not stopped.
     fn ensure_spare(&self) {
-        let lacks = {
+        let needs_thread = {
             let roles = self.roles();
             roles.free().is_none() && roles.count() < self.threads.len()
         };
-        if lacks {
+        if needs_thread {
             let _ = self.start_another();
         }
     }
 
-    /// Begins a poll. From here on it may be stopped.
+    /// Begins a poll, which may be stopped from here on.
     #[inline]
     fn poll_begins(&self, worker: &Worker, thread: &Thread) {
         thread
@@ -154,8 +156,8 @@ impl Preemptible {
         }
     }
 
-    /// Ends the poll of this thread. If the poll was stopped, this returns only after it has been
-    /// resumed.
+    /// Ends the poll of this thread. If the poll was stopped, this function returns only after the
+    /// poll has been resumed.
     #[inline]
     fn poll_ends(&self, thread: &Thread) {
         crate::preempt::permit::enter();
@@ -172,16 +174,16 @@ impl Preemptible {
     /// once the poll is long. Costs a few loads, and one atomic read-modify-write.
     #[inline]
     fn watch_over(&self, worker: &Worker) {
-        let begins = worker.executor().clock();
+        let poll_start = worker.executor().clock();
         if self
             .alarm
-            .is_resting(begins, self.settings.max_suspension_ticks)
+            .is_resting(poll_start, self.settings.max_suspension_ticks)
         {
             return;
         }
         self.listen(worker);
         if worker.ring().has_completions() {
-            return self.alarm.look_within(begins, self.settings.cost_ticks);
+            return self.alarm.look_within(poll_start, self.settings.cost_ticks);
         }
         let waiting = worker.executor().bitmap() | self.pinned.levels.load(Relaxed);
         if waiting != 0 {
@@ -190,7 +192,7 @@ impl Preemptible {
                 WaitingWork::Equal if worker.executor().only_expired(level) => WaitingWork::Nothing,
                 waits => waits,
             };
-            self.alarm.look_within(begins, self.look_delay(waits));
+            self.alarm.look_within(poll_start, self.look_delay(waits));
         }
     }
 
@@ -267,13 +269,13 @@ impl Preemptible {
         // SAFETY: this thread is current, so it alone uses the list.
         while let Some(running) = unsafe { (*self.pinned.queue.0.get()).pop_front() } {
             // SAFETY: as above.
-            let left = unsafe { &*self.pinned.queue.0.get() }.iter();
-            let levels = left.fold(0, |levels, running| levels | running.level().bit());
+            let remaining = unsafe { &*self.pinned.queue.0.get() }.iter();
+            let levels = remaining.fold(0, |levels, running| levels | running.level().bit());
             self.pinned.levels.store(levels, Release);
             budget::refill();
-            // Done before the poll can be stopped, because the watcher stops the poll of the
-            // executor's current coroutine, and other coroutines have been picked since this one
-            // was.
+            // This is done before the poll can be stopped, because the watcher stops the poll of
+            // the executor's current coroutine, and other coroutines have been picked since this
+            // one was.
             running.make_current();
             worker.publish(running.level().get());
             self.poll_begins(worker, thread);
@@ -304,7 +306,7 @@ impl Preemptible {
     /// Arranges a look because the current poll has made a coroutine of this vCPU ready, which now
     /// waits for the end of the poll.
     #[cold]
-    fn waiter(&self, waits: WaitingWork) {
+    fn look_for_waiter(&self, waits: WaitingWork) {
         let ticks = clock::ticks();
         if !self
             .alarm
@@ -314,12 +316,12 @@ impl Preemptible {
         }
     }
 
-    /// Allocates, so only a thread of the vCPU may call it.
+    /// Starts a spare thread. This allocates, so only a thread of the vCPU may call it.
     fn start_another(&self) -> std::io::Result<()> {
         self.to_arc().start_spare()
     }
 
-    /// Only for threads of the vCPU.
+    /// Returns a counted reference to the vCPU. Only for threads of the vCPU.
     pub(super) fn to_arc(&self) -> Arc<Preemptible> {
         // SAFETY: `self` is in an `Arc` that came from `Arc::new`, and the runtime's worker holds a
         // reference, so the count is at least 1.
@@ -330,13 +332,13 @@ impl Preemptible {
     }
 }
 
-/// Tells the vCPU that the poll of this thread has made a coroutine ready, which waits until the
+/// Notifies the vCPU that the poll of this thread has made a coroutine ready, which waits until the
 /// poll ends.
 #[inline]
 pub(crate) fn notify_local_arrival(waits: WaitingWork) {
     with_current(|vcpu, number| {
         if vcpu.current.load(Acquire) == number {
-            vcpu.waiter(waits);
+            vcpu.look_for_waiter(waits);
         }
     });
 }

@@ -29,11 +29,13 @@ const REQUESTED: u32 = 1;
 const TAKEN: u32 = 2;
 const DONE: u32 = 3;
 
+/// The call that is requested from the owner of the ring, if any.
 pub(super) struct Service {
     state: AtomicU32,
     /// Valid from REQUESTED to DONE.
     job: UnsafeCell<Option<*mut dyn FnMut()>>,
-    pub(super) served: AtomicU64,
+    /// Number of calls made so far.
+    pub(super) call_count: AtomicU64,
 }
 
 // SAFETY: no two threads access `job` at the same time. It belongs to the requester in IDLE, and to
@@ -48,16 +50,16 @@ impl Service {
         Service {
             state: AtomicU32::new(IDLE),
             job: UnsafeCell::new(None),
-            served: AtomicU64::new(0),
+            call_count: AtomicU64::new(0),
         }
     }
 
-    /// Makes the owner run `job`. Returns false if the owner does not answer; it will then not run
-    /// `job`.
+    /// Makes the owner run `job`. Returns false if the owner does not answer; the owner then does
+    /// not run `job`.
     ///
     /// A `grace` (ns) other than 0 means that the kernel has woken the owner for an arrival, so
-    /// that it will probably answer by itself. It is sent the signal only after that time, because
-    /// it may sleep after all. `wake` ends the owner's wait in the ring without a signal.
+    /// that it will probably answer by itself. The owner is sent the signal only after that time,
+    /// because it may sleep after all. `wake` ends the owner's wait in the ring without a signal.
     pub(super) fn request(
         &self,
         job: &mut dyn FnMut(),
@@ -74,7 +76,7 @@ impl Service {
         if grace != 0 {
             futex_wait_for(&self.state, REQUESTED, grace);
         }
-        if self.state.load(Acquire) == REQUESTED && !interrupt::is_lost() {
+        if self.state.load(Acquire) == REQUESTED && !interrupt::is_replaced() {
             owner.interrupt();
             // Other threads may keep the owner off its CPU for this time.
             futex_wait_for(&self.state, REQUESTED, MAX_SUSPENSION);
@@ -99,7 +101,8 @@ impl Service {
             futex_wait_for(&self.state, TAKEN, MAX_SUSPENSION);
         }
         self.state.store(IDLE, Relaxed);
-        self.served.store(self.served.load(Relaxed) + 1, Relaxed);
+        self.call_count
+            .store(self.call_count.load(Relaxed) + 1, Relaxed);
         true
     }
 
@@ -153,26 +156,26 @@ mod tests {
                     unsafe {
                         libc::syscall(libc::SYS_ppoll, none, 0, forever, &raw const mask, size)
                     };
-                    owner.sent.mark_answered();
+                    owner.signal.mark_answered();
                     service.answer();
                 }
             });
             while owner.id.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
-            let mut quickest = Duration::MAX;
+            let mut shortest_time = Duration::MAX;
             for n in 1..=20 {
                 let mut job = || _ = calls.fetch_add(1, SeqCst);
-                let asked = Instant::now();
+                let start = Instant::now();
                 while !service.request(&mut job, &owner, 1000, || ()) {}
-                quickest = quickest.min(asked.elapsed());
+                shortest_time = shortest_time.min(start.elapsed());
                 assert_eq!(calls.load(SeqCst), n);
             }
             end.store(true, SeqCst);
             owner.interrupt();
             assert!(
-                quickest < Duration::from_nanos(MAX_SUSPENSION),
-                "{quickest:?}"
+                shortest_time < Duration::from_nanos(MAX_SUSPENSION),
+                "shortest time of a call: {shortest_time:?}"
             );
         });
     }

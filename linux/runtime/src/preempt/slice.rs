@@ -30,7 +30,8 @@ struct Attributes {
     period: u64,
 }
 
-fn get() -> Option<Attributes> {
+/// Returns the attributes of the calling thread.
+fn attributes() -> Option<Attributes> {
     let mut attributes = Attributes::default();
     let size = size_of::<Attributes>();
     // SAFETY: the pointer is to a local of the size given.
@@ -38,7 +39,8 @@ fn get() -> Option<Attributes> {
     (result == 0).then_some(attributes)
 }
 
-fn set(attributes: &mut Attributes) -> bool {
+/// Sets the attributes of the calling thread. Returns false if the kernel refuses.
+fn set_attributes(attributes: &mut Attributes) -> bool {
     attributes.size = size_of::<Attributes>() as u32;
     // SAFETY: the pointer is to a valid struct, whose first field holds its size, as the call
     // requires.
@@ -54,28 +56,28 @@ fn is_ordinary(attributes: &Attributes) -> bool {
 /// used. This starves no other thread, because a watcher polls nothing, and its work is bounded.
 /// Without the privilege the thread gets a short slice, if the kernel supports slices.
 ///
-/// With a `daemon` it gets a short slice, too. The daemon leaves threads alone that have a
-/// real-time priority of their own, but elevates other watchers above all threads that compute
-/// while processes compete.
-pub(super) fn schedule_as_watcher(daemon: bool) {
+/// If there is a daemon, the thread gets a short slice, too. The daemon leaves threads alone that
+/// have a real-time priority of their own, but elevates other watchers above all threads that
+/// compute while processes compete.
+pub(super) fn schedule_as_watcher(has_daemon: bool) {
     let mut real_time = Attributes {
         policy: libc::SCHED_FIFO as u32,
         flags: RESET_ON_FORK,
         priority: 1,
         ..Attributes::default()
     };
-    if daemon || !set(&mut real_time) {
-        shorten();
+    if has_daemon || !set_attributes(&mut real_time) {
+        shorten_slice();
     }
 }
 
 /// Prepares a thread that mostly waits, and wakes coroutines. The thread loses a real-time priority
 /// that it has inherited.
 pub(crate) fn schedule_as_waiter() {
-    if get().is_some_and(|attributes| !is_ordinary(&attributes)) {
-        set(&mut Attributes::default());
+    if attributes().is_some_and(|attributes| !is_ordinary(&attributes)) {
+        set_attributes(&mut Attributes::default());
     }
-    shorten();
+    shorten_slice();
 }
 
 /// Guard of a wait. While the guard lives, the calling thread (the waiter), if it has ordinary
@@ -91,7 +93,7 @@ pub(super) struct BatchPolicy {
 impl BatchPolicy {
     pub(super) fn begin() -> BatchPolicy {
         BatchPolicy {
-            is_ours: exchange(libc::SCHED_OTHER, libc::SCHED_BATCH),
+            is_ours: change_policy(libc::SCHED_OTHER, libc::SCHED_BATCH),
         }
     }
 }
@@ -99,14 +101,14 @@ impl BatchPolicy {
 impl Drop for BatchPolicy {
     fn drop(&mut self) {
         if self.is_ours {
-            exchange(libc::SCHED_BATCH, libc::SCHED_OTHER);
+            change_policy(libc::SCHED_BATCH, libc::SCHED_OTHER);
         }
     }
 }
 
 /// Changes the policy of the calling thread to `to` if it is `from`. Any other policy is kept,
 /// because the program or the user may have set it. Returns whether the policy was changed.
-fn exchange(from: libc::c_int, to: libc::c_int) -> bool {
+fn change_policy(from: libc::c_int, to: libc::c_int) -> bool {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to a local. If the kernel refuses, the thread is unchanged.
     unsafe {
@@ -115,8 +117,9 @@ fn exchange(from: libc::c_int, to: libc::c_int) -> bool {
     }
 }
 
-fn shorten() {
-    let Some(mut attributes) = get().filter(is_ordinary) else {
+/// Gives the calling thread a short slice, if it has ordinary priority.
+fn shorten_slice() {
+    let Some(mut attributes) = attributes().filter(is_ordinary) else {
         return;
     };
     // The flag would also replace a negative niceness by 0 in threads that this thread starts.
@@ -124,7 +127,7 @@ fn shorten() {
         attributes.flags |= RESET_ON_FORK;
     }
     attributes.runtime = SLICE;
-    set(&mut attributes);
+    set_attributes(&mut attributes);
 }
 
 #[cfg(test)]
@@ -137,10 +140,10 @@ mod tests {
         // SAFETY: the call takes no pointers.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         std::thread::spawn(move || {
-            let before = policy();
+            let original = policy();
             drop(BatchPolicy::begin());
-            assert_eq!(policy(), before);
-            assert!(exchange(before, libc::SCHED_BATCH));
+            assert_eq!(policy(), original);
+            assert!(change_policy(original, libc::SCHED_BATCH));
             drop(BatchPolicy::begin());
             assert_eq!(policy(), libc::SCHED_BATCH);
         })

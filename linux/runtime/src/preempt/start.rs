@@ -31,12 +31,12 @@ pub(crate) unsafe fn start(
     interrupt::claim().map_err(refusal)?;
     if !worker.ring().reports_arrivals() {
         return Err(refusal(
-            "on io_uring it needs deferred task work: Linux 6.1 or newer, and no lower `Builder::ring_mode`; or `Driver::Readiness`",
+            "on io_uring it needs deferred task work: use Linux 6.1 or newer without a lower `Builder::ring_mode`, or `Driver::Readiness`",
         ));
     }
     // SAFETY: the caller promises what `new` requires.
     let vcpu = unsafe { Preemptible::new(worker, cpu, settings)? };
-    if vcpu.has_main() {
+    if vcpu.has_main_thread() {
         vcpu.roles().add_main();
     }
     worker
@@ -44,9 +44,9 @@ pub(crate) unsafe fn start(
         .set_proxy(Box::new(FirstThreadProxy(Arc::as_ptr(&vcpu))));
     let host = worker.shared().domain.host();
     host.set_watch(vcpu.index, Some(vcpu.watch().clone()));
-    let started =
+    let result =
         start_watcher(&vcpu).and_then(|()| (0..SPARES).try_for_each(|_| vcpu.start_spare()));
-    if let Err(error) = started {
+    if let Err(error) = result {
         vcpu.end();
         return Err(error);
     }
@@ -55,11 +55,11 @@ pub(crate) unsafe fn start(
 }
 
 fn start_watcher(vcpu: &Arc<Preemptible>) -> io::Result<()> {
-    let watched = vcpu.clone();
-    let started = vcpu.starter.start("watcher", move || {
-        slice::schedule_as_watcher(watched.announcer.is_some());
-        watched.enlist(Role::Dispatcher);
-        watcher::run(&watched);
+    let watched_vcpu = vcpu.clone();
+    let result = vcpu.starter.start("watcher", move || {
+        slice::schedule_as_watcher(watched_vcpu.announcer.is_some());
+        watched_vcpu.enlist(Role::Dispatcher);
+        watcher::run(&watched_vcpu);
     });
-    started.map(drop)
+    result.map(drop)
 }

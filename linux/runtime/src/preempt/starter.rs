@@ -9,6 +9,7 @@ use super::thread::id_of;
 use crate::affinity;
 use crate::notice::no_thread;
 
+/// The threads of a vCPU that have been started.
 pub(super) struct Starter {
     cpu: usize,
     name: String,
@@ -25,11 +26,11 @@ impl Starter {
         }
     }
 
-    /// Returns the id of the new thread in the kernel.
+    /// Starts a thread that runs `body`. Returns the id of the thread in the kernel.
     pub(super) fn start(
         &self,
         role: &str,
-        main: impl FnOnce() + Send + 'static,
+        body: impl FnOnce() + Send + 'static,
     ) -> io::Result<u32> {
         let cpu = self.cpu;
         let thread = thread::Builder::new()
@@ -37,7 +38,7 @@ impl Starter {
             .spawn(move || {
                 // A failure is ignored, because on another CPU the thread is only slower.
                 let _ = affinity::pin(cpu);
-                main();
+                body();
             })
             .map_err(|error| no_thread("a vCPU", &error))?;
         let id = id_of(&thread);
@@ -45,11 +46,11 @@ impl Starter {
         Ok(id)
     }
 
-    /// Waits for the end of all threads. If `waits` is false, detaches them instead, because one of
-    /// them holds a poll that does not end.
-    pub(super) fn end(&self, waits: bool) {
+    /// Waits for the end of all threads. If `must_join` is false, detaches them instead, because
+    /// one of them holds a poll that does not end.
+    pub(super) fn end(&self, must_join: bool) {
         for thread in std::mem::take(&mut *self.handles()) {
-            if waits {
+            if must_join {
                 // A thread that panicked has reported it already.
                 let _ = thread.join();
             }

@@ -22,6 +22,7 @@ use crate::worker::Worker;
 /// polls).
 pub(super) type PollId = (usize, u64);
 
+/// State of a poll that has been stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     Suspended,
@@ -29,11 +30,14 @@ pub(super) enum Stopped {
     Blocked,
 }
 
+/// Reason why a poll has not been stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotStopped {
+    /// The thread uses its permit.
     InUse,
     /// The poll is not under way, because it has ended, or has not been resumed yet.
     Over,
+    /// Every other thread of the vCPU holds a poll.
     NoThread,
 }
 
@@ -46,7 +50,7 @@ impl Preemptible {
     /// this one. A poll that is to resume but has not got the CPU yet is left alone, because
     /// otherwise it would be suspended again without having run. `may_sleep` is false if the poll
     /// has lost so little CPU time that its thread cannot be asleep. This saves the system call
-    /// that checks it.
+    /// that checks whether the thread sleeps.
     pub(super) fn stop_current(
         &self,
         poll: PollId,
@@ -94,7 +98,7 @@ impl Preemptible {
                 return Err(why);
             }
         };
-        thread.since.store(clock::now(), Relaxed);
+        thread.stopped_at.store(clock::now(), Relaxed);
         let worker = self.worker();
         let _ = thread.owner.set(worker.ring().owner());
         if let Some(successor) = successor {
@@ -175,14 +179,14 @@ impl Preemptible {
     ) -> Result<Stopped, NotStopped> {
         let thread = &self.threads[current];
         let executor = &self.worker().executor();
-        let (ran, _) = thread.run_time(self.settings.cost_ticks, |now| self.parked(now));
+        let (run_time, _) = thread.run_time(self.settings.cost_ticks, |now| self.parked(now));
         let stopped = if is_asleep {
             // SAFETY: nothing else touches the coroutine in the meantime. The thread that polls it
             // is outside of the core, and comes back to the core only with its permit, which
             // `resume` grants when the coroutine has been picked. The domain lives as long as the
             // vCPU.
-            let aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
-            *thread.aside() = Some(aside);
+            let set_aside = unsafe { executor.set_aside_current() }.ok_or(NotStopped::Over)?;
+            *thread.set_aside() = Some(set_aside);
             thread.blocked.store(true, SeqCst);
             self.tally.blocked.fetch_add(1, SeqCst);
             self.counts.set_aside.fetch_add(1, Relaxed);
@@ -194,8 +198,8 @@ impl Preemptible {
             self.tally.suspended.fetch_add(1, SeqCst);
             Stopped::Suspended
         };
-        let ran = clock::to_ticks(Duration::from_nanos(ran.total));
-        thread.ran.store(ran, Relaxed);
+        let run_ticks = clock::to_ticks(Duration::from_nanos(run_time.total));
+        thread.run_ticks.store(run_ticks, Relaxed);
         Ok(stopped)
     }
 
@@ -238,11 +242,11 @@ impl Preemptible {
     /// Returns the thread whose suspended poll is resumed if no thread is free. This is `next_turn`
     /// if its poll is suspended, or else the thread whose poll was suspended first.
     pub(super) fn successor(&self, roles: &Roles, next_turn: usize) -> Option<usize> {
-        let since = |&thread: &usize| self.threads[thread].since.load(Relaxed);
+        let stopped_at = |&thread: &usize| self.threads[thread].stopped_at.load(Relaxed);
         if next_turn != NONE && roles.role(next_turn) == Role::Suspended {
             return Some(next_turn);
         }
-        roles.with_role(Role::Suspended).min_by_key(since)
+        roles.with_role(Role::Suspended).min_by_key(stopped_at)
     }
 
     /// Returns the thread whose poll was displaced by the turn of the current poll. Returns `None`
@@ -295,7 +299,7 @@ impl Preemptible {
     pub(super) fn wake_up(&self, number: usize) {
         let thread = &self.threads[number];
         thread.wake_up();
-        if interrupt::is_lost() && thread.waits_in_ring.load(SeqCst) {
+        if interrupt::is_replaced() && thread.waits_in_ring.load(SeqCst) {
             self.watch().wake();
         }
     }
@@ -342,7 +346,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         let until = end.clone();
         let began = Instant::now();
-        let spins = async move {
+        let spinner = async move {
             while !until.load(Relaxed) && began.elapsed() < Duration::from_secs(20) {
                 spin_loop();
             }
@@ -350,7 +354,7 @@ mod tests {
         };
         runtime
             .handle()
-            .spawn(spins, Level::at::<20>())
+            .spawn(spinner, Level::at::<20>())
             .unwrap()
             .detach();
         let mut suspensions = 0;
@@ -365,8 +369,8 @@ mod tests {
             }
         }
         end.store(true, Relaxed);
-        let ended = receiver.recv_timeout(Duration::from_secs(20));
-        assert!(ended.is_ok(), "the poll was stopped, and nothing wakes it");
+        let result = receiver.recv_timeout(Duration::from_secs(20));
+        assert!(result.is_ok(), "the poll was stopped, and nothing wakes it");
         assert!(suspensions > 0);
         assert_eq!(vcpu.counts.set_aside.load(Relaxed), 0, "no poll slept");
     }

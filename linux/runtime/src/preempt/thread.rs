@@ -25,7 +25,7 @@ use upshift_ring::Owner;
 use super::age::{Age, Clocks};
 use crate::futex::{futex_wait, futex_wait_for, futex_wake};
 use crate::host::Linux;
-use crate::preempt::interrupt::Sent;
+use crate::preempt::interrupt::PendingSignal;
 use crate::time::clock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,14 @@ pub(super) enum Command {
 /// Number of threads per vCPU whose `stat` file in `/proc` is kept open; these threads serve while
 /// nothing is suspended. For further threads the file is opened on each check. That takes twice as
 /// long, but many long polls then cannot exhaust the process's file descriptors.
-const HOLD_OPEN: usize = 3;
+const THREADS_WITH_OPEN_STATUS: usize = 3;
 
+/// Values of `Thread::command`.
 const WAIT: u32 = 0;
 const SERVE: u32 = 1;
 const END: u32 = 2;
 
-/// Aligned to avoid false sharing.
+/// A worker thread, aligned to avoid false sharing.
 #[repr(align(128))]
 pub(crate) struct Thread {
     pub(super) permit: Permit,
@@ -56,7 +57,7 @@ pub(crate) struct Thread {
     /// Tick at which the poll resumed after a suspension; 0 if the poll was not suspended.
     pub(super) resumed: AtomicU64,
     /// Ticks for which the poll had run when it was last suspended.
-    pub(super) ran: AtomicU64,
+    pub(super) run_ticks: AtomicU64,
     /// Time (ns) at which the thread was asked to resume its poll. The thread resets it to 0 when
     /// it resumes. See [`pending_resume`](Thread::pending_resume).
     pub(super) resume_requested: AtomicU64,
@@ -66,16 +67,19 @@ pub(crate) struct Thread {
     pub(super) coroutine: AtomicU64,
     pub(super) age: Age,
     /// Time at which the poll was suspended, ns.
-    pub(super) since: AtomicU64,
-    pub(super) aside: Mutex<Option<SetAside<Linux>>>,
-    /// Set while its poll is blocked. The signal's handler then returns at once, so that the thread
-    /// sleeps on.
+    pub(super) stopped_at: AtomicU64,
+    /// The coroutine of the blocked poll, which is in no queue.
+    pub(super) set_aside: Mutex<Option<SetAside<Linux>>>,
+    /// Set while the poll of the thread is blocked. The signal's handler then returns at once, so
+    /// that the thread sleeps on.
     pub(super) blocked: AtomicBool,
     /// Set while the thread waits in the ring. A signal ends that wait, and so does
     /// [`wake`](upshift_ring::RingWatch::wake).
     pub(super) waits_in_ring: AtomicBool,
+    /// Set while another thread requests that this thread enter the ring.
     pub(super) enter_requested: AtomicBool,
-    pub(super) sent: Sent,
+    pub(super) signal: PendingSignal,
+    /// The open `stat` file of the thread in `/proc`.
     status: OnceLock<File>,
     pub(super) owner: OnceLock<Owner>,
 }
@@ -88,17 +92,17 @@ impl Thread {
             id: AtomicU32::new(0),
             began: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
-            ran: AtomicU64::new(0),
+            run_ticks: AtomicU64::new(0),
             resume_requested: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             coroutine: AtomicU64::new(0),
             age: Age::default(),
-            since: AtomicU64::new(0),
-            aside: Mutex::new(None),
+            stopped_at: AtomicU64::new(0),
+            set_aside: Mutex::new(None),
             blocked: AtomicBool::new(false),
             waits_in_ring: AtomicBool::new(false),
             enter_requested: AtomicBool::new(false),
-            sent: Sent::default(),
+            signal: PendingSignal::default(),
             status: OnceLock::new(),
             owner: OnceLock::new(),
         }
@@ -149,6 +153,7 @@ impl Thread {
         }
     }
 
+    /// Wakes the thread if it waits for its permit.
     pub(super) fn wake_up(&self) {
         self.permit.nudge();
         if self.waits_in_ring.load(SeqCst) {
@@ -158,65 +163,73 @@ impl Thread {
 
     /// Sends the thread the signal, unless one is on its way whose handler will see the request.
     pub(super) fn interrupt(&self) {
-        self.sent.send(self.id.load(Relaxed));
+        self.signal.send(self.id.load(Relaxed));
     }
 
+    /// Requests that the thread enter the ring.
     pub(super) fn request_enter(&self) {
         self.enter_requested.store(true, SeqCst);
         self.interrupt();
     }
 
-    /// Returns the tick since which its poll has run without a suspension, and the ticks that the
-    /// poll had run before.
+    /// Returns the tick since which the thread's poll has run without a suspension, and the ticks
+    /// that the poll had run before.
     #[inline]
     fn stretch(&self) -> (u64, u64) {
         match self.resumed.load(Relaxed) {
             0 => (self.began.load(Relaxed), 0),
-            resumed => (resumed, self.ran.load(Relaxed)),
+            resumed => (resumed, self.run_ticks.load(Relaxed)),
         }
     }
 
-    /// Returns the time for which its poll has run, and whether the thread may be asleep. Called by
-    /// the watcher. The thread's clock is read, by a system call, only if the poll has lasted for
-    /// `least` ticks.
-    pub(super) fn run_time(&self, least: u64, parked: impl FnOnce(u64) -> u64) -> (RunTime, bool) {
-        let (since, before) = self.stretch();
-        let elapsed = before + clock::ticks().saturating_sub(since);
-        let (mut ran, mut may_sleep) = (elapsed, false);
-        if elapsed >= least {
+    /// Returns the time for which the thread's poll has run, and whether the thread may be asleep.
+    /// Called by the watcher. The thread's clock is read, by a system call, only if the poll has
+    /// lasted for `min_ticks`.
+    pub(super) fn run_time(
+        &self,
+        min_ticks: u64,
+        parked: impl FnOnce(u64) -> u64,
+    ) -> (RunTime, bool) {
+        let (since, previous_ticks) = self.stretch();
+        let elapsed = previous_ticks + clock::ticks().saturating_sub(since);
+        let (mut run_ticks, mut may_sleep) = (elapsed, false);
+        if elapsed >= min_ticks {
             let clocks = self.clocks(parked);
             let began = self.began.load(Relaxed);
             let turn = clock::to_ticks(Duration::from_nanos(TURN_LENGTH));
-            (ran, may_sleep) = self.age.estimate(clocks, (began, before, since), turn);
-            self.age.record(clocks, began, ran);
+            (run_ticks, may_sleep) =
+                self.age
+                    .estimate(clocks, (began, previous_ticks, since), turn);
+            self.age.record(clocks, began, run_ticks);
         }
         let nanos = |ticks| clock::nanos(clock::from_ticks(ticks));
-        let ran = RunTime {
-            total: nanos(ran),
-            stretch: nanos(ran.saturating_sub(before)),
+        let run_time = RunTime {
+            total: nanos(run_ticks),
+            stretch: nanos(run_ticks.saturating_sub(previous_ticks)),
             elapsed: nanos(elapsed),
         };
-        (ran, may_sleep)
+        (run_time, may_sleep)
     }
 
     /// Reads the clocks of this thread. Must be called on this thread when it begins to serve, so
     /// that its running time is known from then on.
     pub(super) fn sample_clocks(&self, parked: impl FnOnce(u64) -> u64) {
         let clocks = self.clocks(parked);
-        let (began, ran) = (self.began.load(Relaxed), self.ran.load(Relaxed));
-        self.age.record(clocks, began, ran);
+        let (began, run_ticks) = (self.began.load(Relaxed), self.run_ticks.load(Relaxed));
+        self.age.record(clocks, began, run_ticks);
     }
 
-    /// Costs one system call.
+    /// Reads the clocks of this thread. Costs one system call.
     fn clocks(&self, parked: impl FnOnce(u64) -> u64) -> Clocks {
         let now = clock::ticks();
         Clocks::new(now, self.cpu_time().unwrap_or(0), parked(now))
     }
 
     #[cold]
+    /// Resets the state that a suspension has left, because the poll has ended.
     pub(super) fn forget_suspension(&self) {
         self.resumed.store(0, Relaxed);
-        self.ran.store(0, Relaxed);
+        self.run_ticks.store(0, Relaxed);
         self.resume_requested.store(0, Relaxed);
         self.turn.store(0, Relaxed);
     }
@@ -228,8 +241,8 @@ impl Thread {
     /// thread never stopped, and so never records that it resumed.
     pub(super) fn pending_resume(&self, now: u64) -> Option<u64> {
         let requested = self.resume_requested.load(SeqCst);
-        let has_yet_to = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();
-        Some(requested).filter(|requested| *requested != 0 && has_yet_to())
+        let is_pending = || now.saturating_sub(requested) < TURN_LENGTH || self.awaits_permit();
+        Some(requested).filter(|requested| *requested != 0 && is_pending())
     }
 
     /// Returns the CPU time that the thread has used, ns, or `None` before the thread is started
@@ -259,7 +272,7 @@ impl Thread {
     /// Opens the `stat` file of this thread, which must be the calling thread. `number` is its
     /// number in its vCPU, and `id` its id in the kernel.
     pub(super) fn open_status(&self, number: usize, id: u32) {
-        if number < HOLD_OPEN
+        if number < THREADS_WITH_OPEN_STATUS
             && self.status.get().is_none()
             && let Ok(file) = status_of(id)
         {
@@ -274,6 +287,7 @@ impl Thread {
         self.began.load(Acquire) == 0 && !self.permit.in_use()
     }
 
+    /// Returns whether the thread sleeps in the kernel. Returns false if the kernel does not say.
     pub(super) fn is_off_the_cpu(&self) -> bool {
         let mut line = [0; 128];
         let read = match self.status.get() {
@@ -289,8 +303,10 @@ impl Thread {
         matches!(line.get(end + 2), Some(b'S' | b'D'))
     }
 
-    pub(super) fn aside(&self) -> std::sync::MutexGuard<'_, Option<SetAside<Linux>>> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn set_aside(&self) -> std::sync::MutexGuard<'_, Option<SetAside<Linux>>> {
+        self.set_aside
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -317,7 +333,7 @@ pub(super) fn id_of<T>(thread: &JoinHandle<T>) -> u32 {
     if result == 0 { !(clock >> 3) as u32 } else { 0 }
 }
 
-/// In ns. Returns `None` if there is no such thread.
+/// Returns the time of a thread's CPU-time clock in ns, or `None` if there is no such thread.
 fn cpu_time(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -1,7 +1,7 @@
 //! A preemptible vCPU: the state that its threads share, and how the vCPU ends. `start.rs` starts
 //! it, and [`super`] explains the terms.
 //!
-//! The [`Worker`] and `Thread::aside`, with everything in them, belong to the *current* thread
+//! The [`Worker`] and `Thread::set_aside`, with everything in them, belong to the *current* thread
 //! while it uses its permit. The watcher only reads their atomics, unless it has revoked the
 //! current thread's permit. All other state is atomic, behind a lock, or set once before the
 //! threads start.
@@ -60,14 +60,16 @@ use crate::preempt::permit::Critical;
 use crate::time::clock;
 use crate::worker::Worker;
 
+/// Number of spare threads that are started with the vCPU.
 pub(super) const SPARES: usize = 2;
 
+/// Settings of the preemptible vCPUs of a runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(super) rule: Rule,
     pub(super) looks: LookCosts,
     /// Largest number of threads of a vCPU, the current one included.
-    pub(super) threads: usize,
+    pub(super) max_threads: usize,
     /// Ticks after a wait during which a vCPU has time to reap again before a poll.
     pub(super) spare_time: u64,
     /// [`Rule::cost`] and [`MAX_SUSPENSION`] in ticks.
@@ -80,7 +82,7 @@ impl Settings {
         Settings {
             rule,
             looks,
-            threads: threads + SPARES,
+            max_threads: threads + SPARES,
             spare_time: clock::to_ticks(Duration::from_nanos(TURN_LENGTH)),
             cost_ticks: clock::to_ticks(Duration::from_nanos(rule.cost)),
             max_suspension_ticks: clock::to_ticks(Duration::from_nanos(MAX_SUSPENSION)),
@@ -92,6 +94,7 @@ impl Settings {
     }
 }
 
+/// A preemptible vCPU.
 pub(crate) struct Preemptible {
     /// The vCPU's executor and ring. The worker is not moved while threads serve the vCPU.
     worker: *const Worker,
@@ -126,6 +129,7 @@ pub(super) struct HandOver {
     pub(super) displaced_level: AtomicU8,
 }
 
+/// Numbers of polls that are suspended and blocked now.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) suspended: AtomicUsize,
@@ -139,6 +143,7 @@ pub(super) struct Pinned {
     pub(super) levels: AtomicU64,
 }
 
+/// Flags that apply to all threads of the vCPU.
 #[derive(Default)]
 pub(super) struct Orders {
     /// Set while suspended threads run without their permits.
@@ -146,6 +151,7 @@ pub(super) struct Orders {
     pub(super) ended: AtomicBool,
 }
 
+/// Counters for the metrics.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) wakeups: AtomicU64,
@@ -159,6 +165,7 @@ unsafe impl Send for Preemptible {}
 // SAFETY: as above.
 unsafe impl Sync for Preemptible {}
 
+/// A value whose users are ordered by the rules of this module.
 #[derive(Default)]
 pub(super) struct Shareable<T>(pub(super) T);
 
@@ -176,13 +183,13 @@ impl Preemptible {
         settings: Settings,
     ) -> io::Result<Arc<Preemptible>> {
         let index = worker.executor().index();
-        let most = settings.threads;
+        let max_threads = settings.max_threads;
         Ok(Arc::new(Preemptible {
             worker,
             index,
             starter: Starter::new(cpu, &worker.shared().settings.name, index),
-            threads: (0..most).map(|_| Thread::new()).collect(),
-            roles: Mutex::new(Roles::new(most)),
+            threads: (0..max_threads).map(|_| Thread::new()).collect(),
+            roles: Mutex::new(Roles::new(max_threads)),
             current: AtomicUsize::new(FIRST),
             handover: HandOver {
                 next_up: AtomicUsize::new(NONE),
@@ -212,13 +219,14 @@ impl Preemptible {
         self.start_spare_after(|| ())
     }
 
-    /// Starts another spare thread, which calls `first` before anything else.
+    /// Starts another spare thread, which calls `prelude` before it waits to be given the vCPU.
     ///
-    /// The new thread may be made current as soon as this returns. Its kernel id is stored by then,
-    /// so the watcher sees if it sleeps while it starts, on a lock that a suspended poll holds.
+    /// The new thread may be made current as soon as this function returns. Its kernel id is stored
+    /// by then, so the watcher sees if it sleeps while it starts, on a lock that a suspended poll
+    /// holds.
     fn start_spare_after(
         self: &Arc<Preemptible>,
-        first: impl FnOnce() + Send + 'static,
+        prelude: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let number = self.roles().count();
         if number == self.threads.len() {
@@ -226,8 +234,8 @@ impl Preemptible {
         }
         let vcpu = self.clone();
         let id = self.starter.start(&format!("worker-{number}"), move || {
-            first();
-            vcpu.be_spare(number);
+            prelude();
+            vcpu.serve_as_spare(number);
         })?;
         self.threads[number].id.store(id, SeqCst);
         self.roles().add();
@@ -242,7 +250,7 @@ impl Preemptible {
         }
     }
 
-    fn be_spare(&self, number: usize) {
+    fn serve_as_spare(&self, number: usize) {
         self.enlist(board::Role::Worker);
         let thread = &self.threads[number];
         if interrupt::claim().is_err() {
@@ -365,7 +373,7 @@ impl PreemptibleVcpu for Preemptible {
         }
     }
 
-    fn main_waits(&self) -> u64 {
+    fn waiting_pinned_levels(&self) -> u64 {
         let levels = self.pinned.levels.load(Acquire);
         if levels != 0 && self.roles().role(MAIN) == Role::Main {
             levels
@@ -374,7 +382,7 @@ impl PreemptibleVcpu for Preemptible {
         }
     }
 
-    fn has_main(&self) -> bool {
+    fn has_main_thread(&self) -> bool {
         self.index == 0
     }
 
@@ -384,7 +392,7 @@ impl PreemptibleVcpu for Preemptible {
         let _critical = Critical::enter();
         let mut is_main = false;
         with_current(|vcpu, number| is_main = ptr::eq(vcpu, self) && number == MAIN);
-        is_main && self.has_main() && self.current.load(Acquire) == MAIN
+        is_main && self.has_main_thread() && self.current.load(Acquire) == MAIN
     }
 
     fn has_stopped_polls(&self) -> bool {
@@ -415,32 +423,33 @@ impl PreemptibleVcpu for Preemptible {
         stats.wakeups += self.counts.wakeups.load(Relaxed);
         stats.spurious_wakeups += self.counts.spurious_wakeups.load(Relaxed);
         stats.set_aside += self.counts.set_aside.load(Relaxed);
-        stats.services += self.service.served.load(Relaxed);
+        stats.services += self.service.call_count.load(Relaxed);
     }
 }
 
 impl Preemptible {
     /// Records that the calling thread, which is not current, has woken up in its blocked poll.
-    pub(super) fn returns_from_sleep(&self, number: usize) {
+    pub(super) fn record_return_from_sleep(&self, number: usize) {
         let mut roles = self.roles();
         self.unblock(&mut roles, number);
     }
 
+    /// Queues the poll of a blocked thread, which has woken up, as a suspended one.
     pub(super) fn unblock(&self, roles: &mut Roles, number: usize) {
         if roles.role(number) != Role::Blocked {
             return;
         }
         let thread = &self.threads[number];
-        let Some(aside) = thread.aside().take() else {
+        let Some(set_aside) = thread.set_aside().take() else {
             return;
         };
         roles.unblock(number);
         thread.blocked.store(false, SeqCst);
-        thread.since.store(clock::now(), Relaxed);
-        thread.coroutine.store(aside.id().to_u64(), Release);
+        thread.stopped_at.store(clock::now(), Relaxed);
+        thread.coroutine.store(set_aside.id().to_u64(), Release);
         self.tally.suspended.fetch_add(1, SeqCst);
         self.tally.blocked.fetch_sub(1, SeqCst);
-        aside.requeue();
+        set_aside.requeue();
         self.end_idle();
     }
 }
@@ -477,7 +486,7 @@ mod tests {
         runtime.block_on(async { with_current(|here, _| vcpu = Some(here.to_arc())) });
         let vcpu = vcpu.unwrap();
         let handle = runtime.handle();
-        let (held, release) = (
+        let (is_held, may_end) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicBool::new(false)),
         );
@@ -486,7 +495,7 @@ mod tests {
             handle.spawn(async { poll() }, level).unwrap().detach();
         };
         // This poll holds the lock until it may release it, and is suspended meanwhile.
-        let (holds, until) = (held.clone(), release.clone());
+        let (holds, until) = (is_held.clone(), may_end.clone());
         spawn(
             30,
             Box::new(move || {
@@ -496,14 +505,14 @@ mod tests {
                 drop(guard);
             }),
         );
-        assert!(spin_until(20, || held.load(SeqCst)));
-        let last = vcpu.roles().count();
+        assert!(spin_until(20, || is_held.load(SeqCst)));
+        let last_thread = vcpu.roles().count();
         vcpu.start_spare_after(|| drop(LOCK.lock())).unwrap();
         // One more poll for each of the other threads; each interrupts the poll before it.
         let mut level = 29;
         let is_current = |thread: usize| vcpu.current.load(SeqCst) == thread;
-        while !is_current(last) && level > 1 {
-            let (began, until) = (Arc::new(AtomicBool::new(false)), release.clone());
+        while !is_current(last_thread) && level > 1 {
+            let (began, until) = (Arc::new(AtomicBool::new(false)), may_end.clone());
             let begins = began.clone();
             spawn(
                 level,
@@ -512,17 +521,17 @@ mod tests {
                     spin_until(120, || until.load(SeqCst));
                 }),
             );
-            spin_until(20, || is_current(last) || began.load(SeqCst));
+            spin_until(20, || is_current(last_thread) || began.load(SeqCst));
             level -= 1;
         }
-        assert!(is_current(last), "the last thread is not reached");
+        assert!(is_current(last_thread), "the last thread is not reached");
         assert!(
-            spin_until(20, || vcpu.threads[last].is_asleep()),
+            spin_until(20, || vcpu.threads[last_thread].is_asleep()),
             "the thread that starts does not sleep behind the lock"
         );
         let (sender, receiver) = mpsc::channel();
         spawn(0, Box::new(move || _ = sender.send(())));
-        release.store(true, SeqCst);
+        may_end.store(true, SeqCst);
         let polled = receiver.recv_timeout(Duration::from_secs(60));
         assert!(polled.is_ok(), "the urgent coroutine is not polled");
     }

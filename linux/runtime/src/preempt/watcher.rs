@@ -50,6 +50,7 @@ pub(crate) const SUSPENDED_DELAY: Duration = Duration::from_nanos(MAX_SUSPENSION
 /// Nanoseconds after which a standstill for lack of threads is reported.
 const STANDSTILL_LIMIT: u64 = 1_000_000_000;
 
+/// Runs the watcher until the vCPU ends.
 pub(super) fn run(vcpu: &Preemptible) {
     let mut watcher = Watcher::new(vcpu);
     while !vcpu.orders.ended.load(Acquire) {
@@ -79,16 +80,20 @@ fn sleep(vcpu: &Preemptible) -> bool {
     events[0].revents == 0
 }
 
+/// Next step of the watcher after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
+    /// Sleep until an event, because nothing waits.
     Rest,
     /// Look again at this time, ns.
     At(u64),
     /// Look again now, because the state has changed.
     Now,
+    /// Sleep until an event, because the watcher has acted.
     Done,
 }
 
+/// Largest number of decisions in one look.
 const LOOKS_AT_ONCE: usize = 4;
 
 /// First observation of a use of a permit, or of an interval between polls, in which the current
@@ -100,9 +105,9 @@ struct Use {
     id: (PollId, u64),
     since: u64,
     /// CPU time of the thread at the observation, or when it was last made to yield, ns.
-    used: u64,
+    cpu_time: u64,
     /// Set once the use has consumed [`MAX_SUSPENSION`] of CPU time.
-    spins: bool,
+    is_spinning: bool,
 }
 
 struct Watcher<'a> {
@@ -110,12 +115,13 @@ struct Watcher<'a> {
     policy: Policy,
     last_turn: usize,
     /// The thread whose poll was suspended last, until it is known to wait.
-    stopped: Option<usize>,
-    stuck: Option<Use>,
+    last_stopped: Option<usize>,
+    observed_use: Option<Use>,
     /// The poll that could not be stopped for lack of a thread, and the time of the first attempt,
     /// or NEVER once that has been reported.
     without_thread: Option<(PollId, u64)>,
-    looked_at: u64,
+    /// Tick of the last look.
+    last_look: u64,
 }
 
 impl<'a> Watcher<'a> {
@@ -124,10 +130,10 @@ impl<'a> Watcher<'a> {
             vcpu,
             policy: Policy::new(vcpu.settings.looks, clock::now()),
             last_turn: FIRST,
-            stopped: None,
-            stuck: None,
+            last_stopped: None,
+            observed_use: None,
             without_thread: None,
-            looked_at: 0,
+            last_look: 0,
         }
     }
 
@@ -136,7 +142,7 @@ impl<'a> Watcher<'a> {
         vcpu.counts.wakeups.fetch_add(1, Relaxed);
         // A long poll reads no clock. If the tick counter were set back during it, the poll would
         // seem to have run for no time, so the watcher corrects the counter here.
-        self.looked_at = clock::ticks_after(self.looked_at);
+        self.last_look = clock::ticks_after(self.last_look);
         if let Some(announcer) = &vcpu.announcer {
             announcer.look();
         }
@@ -218,19 +224,20 @@ impl<'a> Watcher<'a> {
             // be waiting for a suspended poll.
             return true;
         }
-        let used = current.cpu_time().unwrap_or(now);
-        match &mut self.stuck {
+        let cpu_time = current.cpu_time().unwrap_or(now);
+        match &mut self.observed_use {
             Some(observed) if observed.id == id && is_asleep => now - observed.since >= TURN_LENGTH,
             Some(observed) if observed.id == id => {
-                observed.spins |= used.saturating_sub(observed.used) >= MAX_SUSPENSION;
-                observed.spins
+                observed.is_spinning |=
+                    cpu_time.saturating_sub(observed.cpu_time) >= MAX_SUSPENSION;
+                observed.is_spinning
             }
             _ => {
-                self.stuck = Some(Use {
+                self.observed_use = Some(Use {
                     id,
                     since: now,
-                    used,
-                    spins: false,
+                    cpu_time,
+                    is_spinning: false,
                 });
                 false
             }
@@ -246,12 +253,12 @@ impl<'a> Watcher<'a> {
     /// thread holds, no thread would make progress.
     fn make_spinner_yield(&mut self) {
         let current = self.current();
-        if let Some(observed) = &mut self.stuck
-            && observed.spins
-            && let Some(used) = current.cpu_time()
-            && used.saturating_sub(observed.used) >= MAX_SUSPENSION
+        if let Some(observed) = &mut self.observed_use
+            && observed.is_spinning
+            && let Some(cpu_time) = current.cpu_time()
+            && cpu_time.saturating_sub(observed.cpu_time) >= MAX_SUSPENSION
         {
-            observed.used = used;
+            observed.cpu_time = cpu_time;
             current.interrupt();
         }
     }
@@ -264,15 +271,18 @@ impl<'a> Watcher<'a> {
     /// Sends the signal again to the thread that was stopped last, unless that thread already
     /// waits.
     fn signal_stopped(&mut self) {
-        let Some(number) = self.stopped else { return };
+        let Some(number) = self.last_stopped else {
+            return;
+        };
         let thread = &self.vcpu.threads[number];
-        if !thread.sent.is_open() || !thread.permit.is_revoked() || thread.awaits_permit() {
-            self.stopped = None;
+        if !thread.signal.is_open() || !thread.permit.is_revoked() || thread.awaits_permit() {
+            self.last_stopped = None;
         } else {
             thread.interrupt();
         }
     }
 
+    /// Queues the blocked polls whose threads have woken up as suspended ones.
     fn suspend_awake(&self) {
         let vcpu = self.vcpu;
         if vcpu.tally.blocked.load(Acquire) == 0 {
@@ -311,12 +321,14 @@ impl<'a> Watcher<'a> {
             return Next::At(NEVER);
         }
         let rule = vcpu.rule();
-        let (ran, may_sleep) = thread.run_time(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
-        let depended_on = Policy::may_block_others(vcpu.tally.blocked.load(Acquire) != 0, ran);
-        if self.give_turn(depended_on, now) && depended_on {
-            return self.stop(id, rule.queue_end(ran), may_sleep, now);
+        let (run_time, may_sleep) =
+            thread.run_time(vcpu.settings.cost_ticks, |now| vcpu.parked(now));
+        let has_dependents =
+            Policy::may_block_others(vcpu.tally.blocked.load(Acquire) != 0, run_time);
+        if self.give_turn(has_dependents, now) && has_dependents {
+            return self.stop(id, rule.queue_end(run_time), may_sleep, now);
         }
-        let snapshot = self.snapshot(id, level, thread, ran, now);
+        let snapshot = self.snapshot(id, level, thread, run_time, now);
         let is_asleep = || may_sleep && thread.is_asleep();
         match self
             .policy
@@ -329,7 +341,9 @@ impl<'a> Watcher<'a> {
                 } else {
                     self.listen();
                     // Something more urgent may have arrived.
-                    if self.snapshot(id, level, thread, ran, now).waiting_work()
+                    if self
+                        .snapshot(id, level, thread, run_time, now)
+                        .waiting_work()
                         > snapshot.waiting_work()
                     {
                         return Next::Now;
@@ -339,7 +353,7 @@ impl<'a> Watcher<'a> {
             }
             // If the program has replaced the handler, the stopped thread would keep running beside
             // the next one.
-            Decision::Suspend(_) if interrupt::is_lost() => Next::Rest,
+            Decision::Suspend(_) if interrupt::is_replaced() => Next::Rest,
             Decision::Suspend(place) => self.stop(id, place, may_sleep, now),
             Decision::SetAside => self.stop(id, QueueEnd::Head, true, now),
         }
@@ -350,15 +364,15 @@ impl<'a> Watcher<'a> {
         id: PollId,
         level: Level,
         thread: &Thread,
-        ran: RunTime,
+        run_time: RunTime,
         now: u64,
     ) -> Snapshot {
         let executor = &self.vcpu.worker().executor();
-        let hidden = self.hidden(now);
+        let hidden = self.hidden_levels(now);
         Snapshot {
             poll: id.1,
             level: level.get(),
-            ran,
+            ran: run_time,
             was_suspended: thread.resumed.load(Relaxed) != 0,
             turn: thread.turn.load(Relaxed),
             waiting: executor.bitmap() | hidden,
@@ -371,9 +385,9 @@ impl<'a> Watcher<'a> {
 
     /// Returns the levels of work that is in no queue: arrivals, and coroutines that wait for the
     /// thread that they are pinned to.
-    fn hidden(&self, now: u64) -> u64 {
+    fn hidden_levels(&self, now: u64) -> u64 {
         let watch = self.vcpu.watch();
-        let pinned = self.vcpu.main_waits();
+        let pinned = self.vcpu.waiting_pinned_levels();
         let timers = &self.vcpu.worker().timers();
         if timers
             .next_deadline()
@@ -427,18 +441,19 @@ impl<'a> Watcher<'a> {
     }
 
     /// Gives a suspended poll the next turn, if one is due. Returns whether a turn was given.
-    fn give_turn(&mut self, depended_on: bool, now: u64) -> bool {
+    fn give_turn(&mut self, has_dependents: bool, now: u64) -> bool {
         let vcpu = self.vcpu;
         if vcpu.tally.suspended.load(Acquire) == 0 {
             return false;
         }
-        let Some(least) = self.policy.min_suspension_for_turn(depended_on, now) else {
+        let Some(min_time) = self.policy.min_suspension_for_turn(has_dependents, now) else {
             return false;
         };
         let roles = vcpu.roles();
         let last = self.last_turn;
-        let is_due =
-            |&number: &usize| now.saturating_sub(vcpu.threads[number].since.load(Relaxed)) >= least;
+        let is_due = |&number: &usize| {
+            now.saturating_sub(vcpu.threads[number].stopped_at.load(Relaxed)) >= min_time
+        };
         let Some(next) = roles
             .with_role(Role::Suspended)
             .filter(is_due)
@@ -457,10 +472,10 @@ impl<'a> Watcher<'a> {
         match vcpu.stop_current(id, place, may_sleep) {
             Ok(stopped) => {
                 if stopped == Stopped::Suspended {
-                    self.stopped = Some(id.0);
+                    self.last_stopped = Some(id.0);
                     self.policy.record_suspension(&vcpu.rule(), now);
                 }
-                self.stuck = None;
+                self.observed_use = None;
                 self.waive_permits(false);
                 Next::Done
             }
@@ -481,7 +496,7 @@ impl<'a> Watcher<'a> {
             raise Builder::max_suspended\n";
         match self.without_thread {
             Some((_, NEVER)) => {}
-            Some((before, since)) if before == id => {
+            Some((observed_id, since)) if observed_id == id => {
                 if now - since >= STANDSTILL_LIMIT && self.current().is_asleep() {
                     self.without_thread = Some((id, NEVER));
                     // `write` takes no lock that a poll may hold.
@@ -506,13 +521,15 @@ impl<'a> Watcher<'a> {
     /// Lets suspended threads run without permits if the current thread has been outside of polls,
     /// or in the middle of a use, for too long.
     fn check_stuck(&mut self, id: PollId, now: u64) -> Next {
-        let before = self.stuck;
+        let previous = self.observed_use;
         if self.vcpu.tally.suspended.load(Acquire) != 0 && self.is_stuck(id, now) {
             self.waive_permits(true);
             self.make_spinner_yield();
         }
-        match (before, self.stuck) {
-            (Some(before), Some(after)) if before.id == after.id => Next::At(now + TURN_LENGTH),
+        match (previous, self.observed_use) {
+            (Some(previous), Some(present)) if previous.id == present.id => {
+                Next::At(now + TURN_LENGTH)
+            }
             // No timer is set for a thread that runs and was found outside of a poll only once,
             // because most threads return to a poll soon.
             _ if self.current().is_asleep() => Next::At(now + TURN_LENGTH),
@@ -565,13 +582,13 @@ impl<'a> Watcher<'a> {
             _ => {}
         }
         fence(SeqCst);
-        let now = self.poll_id();
-        let waits = match now.1 {
+        let current_id = self.poll_id();
+        let something_waits = match current_id.1 {
             // An idle thread waits for its timers itself.
             0 => worker.executor().bitmap() != 0 || vcpu.watch().has_arrivals(),
-            _ => worker.executor().bitmap() | self.hidden(clock::now()) != 0,
+            _ => worker.executor().bitmap() | self.hidden_levels(clock::now()) != 0,
         };
-        if is_between(now) || (now == id && !waits) {
+        if is_between(current_id) || (current_id == id && !something_waits) {
             Next::Rest
         } else {
             Next::Now

@@ -135,7 +135,9 @@ impl Child {
     }
 
     fn process(&mut self) -> &mut Process {
-        self.process.as_mut().expect("taken only by the drop")
+        self.process
+            .as_mut()
+            .expect("the process is taken only by the drop")
     }
 
     /// Returns the process id, or `None` once the child has been waited for, because the id may
@@ -161,7 +163,10 @@ impl Child {
     /// Returns a descriptor of the process, readable when it has ended.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
-        let process = self.process.as_ref().expect("taken only by the drop");
+        let process = self
+            .process
+            .as_ref()
+            .expect("the process is taken only by the drop");
         process.pidfd.as_fd()
     }
 
@@ -265,7 +270,7 @@ impl Child {
     /// The future may be dropped at any time; the standard input is closed by then.
     ///
     /// # Errors
-    /// The error of `waitpid`; and outside a runtime.
+    /// The error of `waitpid`; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -277,7 +282,8 @@ impl Child {
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
-        // Closed, because the program might otherwise wait for input that will never be written.
+        // The input is closed, because the program might otherwise wait for input that will never
+        // be written.
         drop(self.stdin.take());
         let process = self.process();
         poll_fn(|cx| process.poll_wait(cx)).await
@@ -305,11 +311,11 @@ impl Child {
     /// ```
     pub async fn wait_with_output(mut self) -> io::Result<Output> {
         async fn collect(stream: Option<PipeReader>) -> io::Result<Vec<u8>> {
-            let mut all = Vec::new();
+            let mut bytes = Vec::new();
             if let Some(mut stream) = stream {
-                stream.read_to_end(&mut all).await?;
+                stream.read_to_end(&mut bytes).await?;
             }
-            Ok(all)
+            Ok(bytes)
         }
         let (stdout, stderr) = (self.stdout.take(), self.stderr.take());
         let streams = zip(collect(stdout), collect(stderr));

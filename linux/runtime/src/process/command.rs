@@ -1,4 +1,4 @@
-//! The builder of a child process, which holds its options and starts it.
+//! A builder that holds the options of a child process and starts the process.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -289,7 +289,7 @@ impl Command {
     ///
     /// # Errors
     /// If the program cannot be executed (`NotFound`, `PermissionDenied`, …); if no process or
-    /// descriptor is left; and outside a runtime.
+    /// descriptor is left; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -333,7 +333,7 @@ impl Command {
     /// ```
     pub async fn status(&mut self) -> io::Result<ExitStatus> {
         let mut child = self.spawn().await?;
-        // Nobody reads the piped streams.
+        // The piped streams are not read.
         drop((child.stdout.take(), child.stderr.take()));
         child.wait().await
     }

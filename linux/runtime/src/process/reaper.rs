@@ -3,9 +3,9 @@
 //!
 //! One thread does this for the whole process. It is not a coroutine, because the runtime that
 //! started a child may end before the child does. The thread starts with the first such child and
-//! exits after the last. It sleeps in `poll` on the descriptors of the children and on an eventfd
-//! that announces more children. Each exit of a child costs time in proportion to the number of
-//! children.
+//! exits after the last child has ended. It sleeps in `poll` on the descriptors of the children and
+//! on an eventfd that announces more children. Each exit of a child costs time in proportion to the
+//! number of children.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use upshift_ring::Fd;
 
+/// A child whose [`Child`](super::Child) was dropped before it ended.
 pub(super) struct Orphan {
     pub(super) child: Child,
     pub(super) pidfd: Fd,
@@ -98,7 +99,7 @@ fn run(eventfd: &OwnedFd) {
 
 fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
     let descriptors = children.iter().map(|orphan| orphan.pidfd.as_raw_fd());
-    let mut polled: Vec<_> = std::iter::once(eventfd.as_raw_fd())
+    let mut poll_fds: Vec<_> = std::iter::once(eventfd.as_raw_fd())
         .chain(descriptors)
         .map(|fd| libc::pollfd {
             fd,
@@ -107,8 +108,8 @@ fn wait(eventfd: &OwnedFd, children: &[Orphan]) {
         })
         .collect();
     let mut count = 0u64;
-    // SAFETY: the pointer and the length are those of the vector `polled`.
-    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+    // SAFETY: the pointer and the length are those of the vector `poll_fds`.
+    let ready = unsafe { libc::poll(poll_fds.as_mut_ptr(), poll_fds.len() as libc::nfds_t, -1) };
     // SAFETY: `count` is a local of eight bytes, and the eventfd does not block.
     unsafe { libc::read(eventfd.as_raw_fd(), (&raw mut count).cast(), 8) };
     if ready < 0 {

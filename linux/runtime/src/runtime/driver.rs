@@ -11,6 +11,7 @@ use upshift_ring::{Driver, Job, Mode, Offload, SetupError, probe_ring};
 use crate::blocking::pool::{self, Pool, Refused};
 use crate::notice::{errno_of, notice};
 
+/// Environment variable that names the driver.
 const VARIABLE: &str = "UPSHIFT_DRIVER";
 
 /// The chosen driver, which is never `Auto`, and the reason for the choice.
@@ -30,22 +31,22 @@ impl Choice {
     /// # Errors
     /// The feature that io_uring lacks, if no other driver is allowed; `InvalidInput` for an
     /// unknown word in the environment.
-    pub(crate) fn new(asked: Driver) -> io::Result<Choice> {
-        let (asked, by) = match asked {
+    pub(crate) fn new(requested: Driver) -> io::Result<Choice> {
+        let (requested, origin) = match requested {
             Driver::Auto => driver_from_environment()?,
-            asked => (asked, "by the program"),
+            driver => (driver, "by the program"),
         };
-        match asked {
+        match requested {
             Driver::Readiness => Ok(Choice {
-                driver: asked,
-                why: format!("requested {by}"),
+                driver: requested,
+                why: format!("requested {origin}"),
                 is_open: false,
             }),
             Driver::Ring => {
                 probe_ring()?;
                 Ok(Choice {
-                    driver: asked,
-                    why: format!("requested {by}"),
+                    driver: requested,
+                    why: format!("requested {origin}"),
                     is_open: false,
                 })
             }
@@ -64,7 +65,8 @@ impl Choice {
     /// This can happen even if the probe succeeded, because the probe's ring is small, and may work
     /// where the vCPUs' rings do not.
     pub(crate) fn fallback(&self, error: &io::Error) -> Option<Choice> {
-        let may_replace = self.is_open && self.driver == Driver::Ring && setup_of(error).is_some();
+        let may_replace =
+            self.is_open && self.driver == Driver::Ring && setup_error(error).is_some();
         may_replace.then(|| Choice::without_ring(error)).flatten()
     }
 
@@ -72,8 +74,8 @@ impl Choice {
     /// run out of file descriptors.
     fn without_ring(error: &io::Error) -> Option<Choice> {
         // Readiness would not help, because it needs descriptors, too.
-        let is_short = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
-        if setup_of(error).is_some_and(is_short) {
+        let has_run_out = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
+        if setup_error(error).is_some_and(has_run_out) {
             return None;
         }
         let why = format!("io_uring does not work here: {error}");
@@ -92,14 +94,14 @@ impl Choice {
 }
 
 fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
-    let by = "by the environment";
+    let origin = "by the environment";
     let Some(word) = std::env::var_os(VARIABLE) else {
-        return Ok((Driver::Auto, by));
+        return Ok((Driver::Auto, origin));
     };
     match word.to_str() {
-        Some("" | "auto") => Ok((Driver::Auto, by)),
-        Some("ring") => Ok((Driver::Ring, by)),
-        Some("readiness") => Ok((Driver::Readiness, by)),
+        Some("" | "auto") => Ok((Driver::Auto, origin)),
+        Some("ring") => Ok((Driver::Ring, origin)),
+        Some("readiness") => Ok((Driver::Readiness, origin)),
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
@@ -110,7 +112,7 @@ fn driver_from_environment() -> io::Result<(Driver, &'static str)> {
     }
 }
 
-fn setup_of(error: &io::Error) -> Option<&SetupError> {
+fn setup_error(error: &io::Error) -> Option<&SetupError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
@@ -189,8 +191,8 @@ impl fmt::Display for Report {
 impl Offload for Pool {
     fn offload(&self, level: u8, job: Job) {
         let level = Level::new(level).unwrap_or_default();
-        if let Err(Refused { why, job }) = self.take(level, pool::Job::Call(job))
-            && let (Some(errno), pool::Job::Call(call)) = (errno_of(&why), job)
+        if let Err(Refused { error, job }) = self.submit(level, pool::Job::Call(job))
+            && let (Some(errno), pool::Job::Call(call)) = (errno_of(&error), job)
         {
             call.refuse(errno);
         }

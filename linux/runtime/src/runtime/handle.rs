@@ -39,7 +39,7 @@ impl Handle {
     /// (`Builder::tokio`).
     ///
     /// # Errors
-    /// Outside a runtime.
+    /// If it is called outside a runtime.
     ///
     /// ```
     /// use upshift::{Handle, Runtime};

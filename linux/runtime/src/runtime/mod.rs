@@ -134,10 +134,10 @@ impl Runtime {
     }
 
     /// Runs `future` as the main coroutine on vCPU 0, which the calling thread serves meanwhile.
-    /// When this returns, other coroutines of vCPU 0 are not polled until the next call.
+    /// When this function returns, other coroutines of vCPU 0 are not polled until the next call.
     ///
-    /// With preemption, vCPU 0 has threads of its own, which continue when this returns. The
-    /// calling thread polls only the pinned coroutines: the main coroutine and those of
+    /// With preemption, vCPU 0 has threads of its own, which continue when this function returns.
+    /// The calling thread polls only the pinned coroutines: the main coroutine and those of
     /// [`spawn_local`](crate::spawn_local). Each of these polls costs two switches between threads,
     /// so move frequently polled work into coroutines of [`spawn`](crate::spawn). Polls of pinned
     /// coroutines are interrupted like others; while one of them is interrupted, the other pinned
@@ -279,7 +279,7 @@ impl Runtime {
         match &self.engine {
             Engine::Inline(Some(worker)) => worker,
             Engine::Preemptible(vcpu) => vcpu.shared_worker(),
-            Engine::Inline(None) => unreachable!("taken by the drop"),
+            Engine::Inline(None) => unreachable!("the worker is taken only by the drop"),
         }
     }
 }
@@ -314,6 +314,7 @@ impl<F: Future> Drop for Main<'_, F> {
     }
 }
 
+/// A guard that ends the process if a panic unwinds through its scope.
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
@@ -341,15 +342,15 @@ impl Drop for Runtime {
                 Engine::Inline(Some(worker)) => serve_until_all_exited(worker),
                 Engine::Inline(None) => {}
                 Engine::Preemptible(vcpu) => {
-                    let exits = Cell::new(exited(&shared.domain));
-                    let ends = || {
-                        let now = exited(&shared.domain);
-                        let no_more_exit = exits.replace(now) == now;
+                    let exits = Cell::new(count_exits(&shared.domain));
+                    let has_ended = || {
+                        let exit_count = count_exits(&shared.domain);
+                        let no_more_exit = exits.replace(exit_count) == exit_count;
                         is_over() || (no_more_exit && shared.domain.cancel_all() == 0)
                     };
                     // In the destructors of its thread-locals, this thread cannot serve the vCPU
                     // any more, and only waits.
-                    while vcpu.serve_as_main(true, &ends).is_err() && !ends() {
+                    while vcpu.serve_as_main(true, &has_ended).is_err() && !has_ended() {
                         thread::sleep(ENDING_WAIT);
                     }
                 }
@@ -395,12 +396,13 @@ impl Drop for Runtime {
         }
         shared.pool.shut_down();
         if let Some(affinity) = self.affinity.take() {
-            let _ = affinity::restore(&affinity);
+            let _ = affinity::set(&affinity);
         }
     }
 }
 
-fn exited(domain: &Domain<Linux>) -> u64 {
+/// Returns the number of coroutines that have exited.
+fn count_exits(domain: &Domain<Linux>) -> u64 {
     domain.vcpus().map(|vcpu| vcpu.exits().0).sum()
 }
 
@@ -412,19 +414,20 @@ fn serve_until_all_exited(worker: &Worker) {
     let domain = &worker.shared().domain;
     worker.set_ending();
     let _serving = context::serve(worker);
-    let mut before = None;
+    let mut previous_exits = None;
     while domain.cancel_all() != 0 {
         // If no coroutine has exited since the last round, other threads delay the exits.
-        let began = exited(domain);
-        let waits = before.replace(began) == Some(began);
-        let (checks, exits) = (Cell::new(0), Cell::new(began));
+        let exits_before = count_exits(domain);
+        let is_delayed = previous_exits.replace(exits_before) == Some(exits_before);
+        let (checks, exits) = (Cell::new(0), Cell::new(exits_before));
+        // A round ends when nothing is ready, or after 64 checks in a row without an exit.
         let done = || {
-            let now = exited(domain);
-            if exits.replace(now) != now {
+            let exit_count = count_exits(domain);
+            if exits.replace(exit_count) != exit_count {
                 checks.set(0);
             }
             checks.set(checks.get() + 1);
-            checks.get() > 64 || (domain.bitmap() == 0 && (!waits || checks.get() > 1))
+            checks.get() > 64 || (domain.bitmap() == 0 && (!is_delayed || checks.get() > 1))
         };
         worker.run_within(Until::True(&done));
     }

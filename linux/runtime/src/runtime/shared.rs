@@ -2,8 +2,8 @@
 //!
 //! | state | written by | read by |
 //! |---|---|---|
-//! | `domain`, `pool`, `access`, `meters` | all, as they document | all |
-//! | `number`, `settings`, `membership`, `built` | set by the builder | all |
+//! | `domain`, `pool`, `access`, `meters` | all, by the rules of their types | all |
+//! | `number`, `settings`, `membership`, `built_at` | set by the builder | all |
 //! | `outer_hooks`, `thread_hooks` | set by the builder | all |
 //! | `vcpu_threads` | threads that add or release a vCPU, under its lock | the same, the end |
 //! | `reported` | the first vCPU whose ring fails | vCPUs whose rings fail |
@@ -31,16 +31,20 @@ use crate::runtime::driver::Choice;
 use crate::stand_in::arrivals::AccessTable;
 use crate::tokio::thread_hooks::ThreadHooks;
 
+/// The shared state of a runtime.
 pub(crate) struct Shared {
     pub(crate) domain: Domain<Linux>,
     pub(crate) number: Number,
     pub(crate) pool: Arc<Pool>,
     pub(crate) settings: Settings,
     pub(crate) vcpu_threads: Mutex<Vec<VcpuThread>>,
+    /// Set once the failure of a ring has been reported.
     pub(crate) reported: AtomicBool,
+    /// Set once the builder has added its vCPUs.
     pub(crate) running: AtomicBool,
     pub(crate) membership: Option<Arc<Membership>>,
-    pub(crate) built: u64,
+    /// Tick at which the runtime was built.
+    pub(crate) built_at: u64,
     pub(crate) meters: Meters,
     /// Access of vCPUs to each other's timers and rings, for standing in.
     pub(crate) access: AccessTable,
@@ -52,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) thread_hooks: ThreadHooks,
 }
 
+/// The settings with which a runtime was built.
 pub(crate) struct Settings {
     pub(crate) spin: Duration,
     /// The interval between two reaps while coroutines are ready.
@@ -69,6 +74,7 @@ pub(crate) struct Settings {
     pub(crate) preemption: Option<preempt::Settings>,
 }
 
+/// A thread that serves a vCPU.
 pub(crate) struct VcpuThread {
     pub(crate) index: usize,
     pub(crate) stop: Arc<AtomicBool>,
@@ -107,8 +113,8 @@ impl Shared {
     /// process.
     pub(crate) fn pinned_cpu(&self, index: usize) -> Option<usize> {
         let by_user = self.settings.pins.get(index).copied();
-        let needs_one = self.membership.is_some() || self.settings.preemption.is_some();
-        by_user.or_else(|| self.cpu_of(index).filter(|_| needs_one))
+        let needs_cpu = self.membership.is_some() || self.settings.preemption.is_some();
+        by_user.or_else(|| self.cpu_of(index).filter(|_| needs_cpu))
     }
 
     fn cpu_of(&self, index: usize) -> Option<usize> {

@@ -27,16 +27,17 @@ pub struct LevelStats {
     inner: upshift_core::LevelStats,
 }
 
+/// Returns the counters of a level, over all vCPUs of a runtime.
 pub(crate) fn level_stats(domain: &Domain<Linux>, level: Level) -> LevelStats {
     let mut vcpus = domain.vcpus();
-    let mut all = match vcpus.next() {
-        Some(first) => first.level_stats(level),
+    let mut sum = match vcpus.next() {
+        Some(vcpu) => vcpu.level_stats(level),
         None => unreachable!("a runtime has a vCPU"),
     };
     for vcpu in vcpus {
-        all.merge(&vcpu.level_stats(level));
+        sum.merge(&vcpu.level_stats(level));
     }
-    LevelStats { inner: all }
+    LevelStats { inner: sum }
 }
 
 impl LevelStats {

@@ -11,10 +11,11 @@ use upshift_core::MAX_VCPUS;
 use upshift_elevate::dispatch::{Permit, heavy_barrier, register_barrier};
 use upshift_ring::{DeferredCall, Fd, Ring, RingWatch, Submission, op};
 
-use crate::preempt::interrupt::{self, OnStack, Sent};
+use crate::preempt::interrupt::{self, OnStack, PendingSignal};
 use crate::preempt::permit;
 use crate::time::timers::Timers;
 
+/// Access of the other vCPUs to a vCPU.
 pub(crate) struct VcpuAccess {
     timers: Arc<Timers>,
     /// Set while the vCPU's loop runs, if the kernel can announce arrivals.
@@ -59,18 +60,18 @@ impl AccessTable {
     }
 }
 
-/// The ring of a vCPU whose loop runs, as the other vCPUs use it. The *owner* is the thread that
-/// runs the loop and created the ring.
+/// Access of the other vCPUs to the ring of a vCPU whose loop runs, and to the arrivals at it. The
+/// *owner* is the thread that runs the loop and created the ring.
 pub(crate) struct Arrivals {
     permit: Permit,
     pub(crate) watch: RingWatch,
     ring: *const Ring,
     owner: AtomicU32,
-    sent: Sent,
+    signal: PendingSignal,
     /// Set while a request to the owner to enter its ring is open.
     enter_requested: AtomicBool,
     /// Set while an idle vCPU listens to the ring. The owner clears it.
-    pub(crate) listened: AtomicBool,
+    pub(crate) is_listened_to: AtomicBool,
 }
 
 // SAFETY: no two threads use `ring` at once: it is used by the owner, or by a thread that holds the
@@ -93,17 +94,17 @@ impl Arrivals {
             watch: ring.watch().ok()?,
             ring,
             owner: AtomicU32::new(0),
-            sent: Sent::default(),
+            signal: PendingSignal::default(),
             enter_requested: AtomicBool::new(false),
-            listened: AtomicBool::new(false),
+            is_listened_to: AtomicBool::new(false),
         }))
     }
 
     /// Stops other vCPUs from listening, because the owner is back at its ring.
     #[inline]
     pub(crate) fn end_stand_in(&self) {
-        if self.listened.load(Ordering::Relaxed) {
-            self.listened.store(false, Ordering::Relaxed);
+        if self.is_listened_to.load(Ordering::Relaxed) {
+            self.is_listened_to.store(false, Ordering::Relaxed);
             // A signal that is still on its way finds nothing to do.
             self.enter_requested.store(false, Ordering::Relaxed);
             self.watch.mask();
@@ -113,20 +114,20 @@ impl Arrivals {
     /// Works on the ring in place of its owner, and returns wakers to call. The caller must hold
     /// the vCPU's entry.
     pub(crate) fn serve_ring(&self) -> Vec<DeferredCall> {
-        // Tried twice, because the owner may end its use of the permit between a failed `revoke`
-        // and the `ask`.
+        // This is tried twice, because the owner may end its use of the permit between a failed
+        // `revoke` and the `ask`.
         for _ in 0..2 {
             if self.permit.revoke(heavy_barrier).is_ok() {
                 // SAFETY: this thread alone uses the ring. The owner is outside of all uses, and
                 // stays outside until the permit is granted, and the caller holds the entry, which
                 // excludes other vCPUs.
-                let turn = unsafe { (*self.ring).stand_in() };
+                let result = unsafe { (*self.ring).stand_in() };
                 self.permit.grant();
                 self.permit.nudge();
-                if turn.needs_enter {
+                if result.needs_enter {
                     self.interrupt();
                 }
-                return turn.wakers;
+                return result.wakers;
             }
             // The owner is in the middle of a call of the runtime. It notifies this thread when the
             // call ends.
@@ -140,20 +141,20 @@ impl Arrivals {
     /// Makes the owner enter its ring. The owner signals the eventfd when it has done so.
     pub(crate) fn interrupt(&self) {
         self.enter_requested.store(true, Ordering::SeqCst);
-        self.sent.send(self.owner.load(Ordering::Relaxed));
+        self.signal.send(self.owner.load(Ordering::Relaxed));
     }
 }
 
 thread_local! {
-    static OWN: Cell<*const Arrivals> = const { Cell::new(null()) };
+    static OWN_ARRIVALS: Cell<*const Arrivals> = const { Cell::new(null()) };
 }
 
 /// Handles the signal on the owner's thread, which enters its ring if that was requested.
 pub(crate) fn answer_here() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
-    if let Some(own) = unsafe { OWN.get().as_ref() } {
-        own.sent.mark_answered();
+    if let Some(own) = unsafe { OWN_ARRIVALS.get().as_ref() } {
+        own.signal.mark_answered();
         if own.enter_requested.swap(false, Ordering::SeqCst) {
             own.watch.enter();
         }
@@ -168,7 +169,7 @@ const HOOKS: permit::Hooks = permit::Hooks {
 fn notify_stand_in() {
     // SAFETY: the pointer is null or valid, because it is set only while the loop runs, which keeps
     // the `Arrivals` alive.
-    if let Some(own) = unsafe { OWN.get().as_ref() } {
+    if let Some(own) = unsafe { OWN_ARRIVALS.get().as_ref() } {
         own.watch.notify();
     }
 }
@@ -180,7 +181,7 @@ pub(crate) struct StandInGuard<'a> {
     index: usize,
     arrivals: &'a Arrivals,
     permit: permit::Saved,
-    own: *const Arrivals,
+    previous: *const Arrivals,
     _stack: OnStack,
 }
 
@@ -203,14 +204,14 @@ impl<'a> StandInGuard<'a> {
         // The drop restores the former permit, whose use ends only after that.
         let permit = unsafe { permit::hold(&arrivals.permit, HOOKS) };
         permit::enter();
-        let own = OWN.replace(Arc::as_ptr(arrivals));
+        let previous = OWN_ARRIVALS.replace(Arc::as_ptr(arrivals));
         access.set_arrivals(index, Some(arrivals.clone()));
         StandInGuard {
             access,
             index,
             arrivals,
             permit,
-            own,
+            previous,
             _stack: stack,
         }
     }
@@ -222,7 +223,7 @@ impl Drop for StandInGuard<'_> {
         self.access.set_arrivals(self.index, None);
         self.arrivals.end_stand_in();
         permit::leave();
-        OWN.set(self.own);
+        OWN_ARRIVALS.set(self.previous);
         // SAFETY: `hold` returned this permit, which the thread held under the contract of `hold`.
         unsafe { permit::restore(self.permit) };
         permit::leave();
@@ -233,5 +234,6 @@ impl Drop for StandInGuard<'_> {
 pub(crate) struct Listening {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) fd: Fd,
-    pub(crate) armed: Option<Submission<op::PollAdd>>,
+    /// The poll operation that waits for an arrival.
+    pub(crate) operation: Option<Submission<op::PollAdd>>,
 }

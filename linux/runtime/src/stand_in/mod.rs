@@ -10,9 +10,9 @@
 //!   it. The idle vCPU first revokes the owner's *permit*, the right to use the ring (module
 //!   `permit`). This succeeds only while the owner is in the middle of a poll and outside of the
 //!   runtime. The idle vCPU then works on the ring's queues and grants the permit again. Only then
-//!   it calls the wakers, because they are user code, which may wait for a lock that the owner's
-//!   poll holds. The owner makes the system calls, in a signal handler (`interrupt`). No thread
-//!   waits for that, because the handler signals the eventfd of the ring.
+//!   does it call the wakers, because they are user code, which may wait for a lock that the poll
+//!   of the owner holds. The owner makes the system calls, in a signal handler (`interrupt`). No
+//!   thread waits for that, because the handler signals the eventfd of the ring.
 //!
 //! ```text
 //!   data arrives ─► the kernel signals the eventfd of the ring ─► idle vCPU: signal to the owner
@@ -41,7 +41,7 @@ use upshift_ring::{DeferredCall, Fd, Ring, Submission, op};
 use crate::stand_in::arrivals::{AccessTable, Arrivals, Listening, StandInGuard, VcpuAccess};
 use crate::time::clock;
 
-/// State that a vCPU keeps about the others. Only the vCPU's own thread uses it.
+/// State that a vCPU keeps about the other vCPUs. Only the vCPU's own thread uses it.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     /// The vCPU's ring as the other vCPUs use it; created when there are other vCPUs.
@@ -86,7 +86,7 @@ impl Neighbours {
         let slot = &mut listening[index];
         if !slot
             .as_ref()
-            .is_some_and(|known| Arc::ptr_eq(&known.arrivals, arrivals))
+            .is_some_and(|listening| Arc::ptr_eq(&listening.arrivals, arrivals))
         {
             // SAFETY: the descriptor is open while it is borrowed, because `arrivals.watch` keeps
             // it open.
@@ -94,18 +94,23 @@ impl Neighbours {
             *slot = fd.try_clone_to_owned().ok().map(|fd| Listening {
                 arrivals: arrivals.clone(),
                 fd: Fd::new(fd),
-                armed: None,
+                operation: None,
             });
         }
         let Some(listening) = slot else { return };
-        if listening.armed.as_ref().is_none_or(Submission::is_complete) {
+        if listening
+            .operation
+            .as_ref()
+            .is_none_or(Submission::is_complete)
+        {
             listening.arrivals.watch.clear();
             let readable = op::PollAdd::new(listening.fd.clone(), libc::POLLIN as u32);
-            listening.armed = Some(ring.start(readable, u8::MAX));
+            listening.operation = Some(ring.start(readable, u8::MAX));
         }
     }
 }
 
+/// A look of an idle vCPU at the vCPUs that are in long polls.
 pub(crate) struct Look<'a> {
     neighbours: &'a Neighbours,
     access: &'a AccessTable,
@@ -137,36 +142,36 @@ impl<'a> Look<'a> {
         let Some(timers) = self.access.timers(index) else {
             return false;
         };
-        let mut late = Vec::new();
-        let mut found = timers.expire(clock::now(), |call| late.push(call)) != 0;
+        let mut expired = Vec::new();
+        let mut made_ready = timers.expire(clock::now(), |call| expired.push(call)) != 0;
         if let Some(deadline) = timers.next_deadline() {
             self.look_again_at(deadline);
         }
-        run(late);
+        run(expired);
         let Some(arrivals) = self.access.arrivals(index) else {
-            return found;
+            return made_ready;
         };
-        let first = !arrivals.listened.swap(true, Ordering::SeqCst);
-        if first {
+        let is_first_time = !arrivals.is_listened_to.swap(true, Ordering::SeqCst);
+        if is_first_time {
             arrivals.watch.unmask();
         }
         self.neighbours.listen(self.ring, index, &arrivals);
         fence(Ordering::SeqCst);
         // The ring is always served the first time, because operations of earlier polls may not be
         // submitted yet.
-        if first || arrivals.watch.has_completions() {
+        if is_first_time || arrivals.watch.has_completions() {
             let wakers = match &*self.access.entry(index) {
                 Some(VcpuAccess {
-                    arrivals: Some(there),
+                    arrivals: Some(entry),
                     ..
-                }) if Arc::ptr_eq(there, &arrivals) => there.serve_ring(),
+                }) if Arc::ptr_eq(entry, &arrivals) => entry.serve_ring(),
                 _ => Vec::new(),
             };
-            found |= !wakers.is_empty();
+            made_ready |= !wakers.is_empty();
             run(wakers);
         } else if arrivals.watch.has_arrivals() {
             arrivals.interrupt();
         }
-        found
+        made_ready
     }
 }

@@ -8,7 +8,8 @@ use std::fmt;
 use super::lock::Lock;
 use super::{Notify, proceed};
 
-/// Makes coroutines wait until a fixed number has arrived; then the next round begins.
+/// A barrier, at which coroutines wait until a fixed number has arrived; then the next round
+/// begins.
 ///
 /// A coroutine that has begun to wait counts as arrived even if its future is dropped.
 ///
@@ -20,8 +21,8 @@ use super::{Notify, proceed};
 ///     let barrier = Arc::new(Barrier::new(2));
 ///     let theirs = barrier.clone();
 ///     let other = upshift::spawn(async move { theirs.wait().await }, Priority::Inherit);
-///     let led = barrier.wait().await.is_leader();
-///     assert_ne!(led, other.await.unwrap().is_leader());
+///     let is_leader = barrier.wait().await.is_leader();
+///     assert_ne!(is_leader, other.await.unwrap().is_leader());
 /// });
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -32,7 +33,7 @@ pub struct Barrier {
 }
 
 struct Round {
-    arrived: usize,
+    arrivals: usize,
     number: u64,
 }
 
@@ -50,7 +51,7 @@ impl Barrier {
         Barrier {
             awaited: awaited.max(1),
             state: Lock::new(Round {
-                arrived: 0,
+                arrivals: 0,
                 number: 0,
             }),
             round_end: Notify::new(),
@@ -71,15 +72,16 @@ impl Barrier {
     /// ```
     pub async fn wait(&self) -> BarrierWaitResult {
         proceed().await;
-        // Created before the round is read, so that the end of that round is not missed.
+        // The future is created before the round is read, so that the end of that round is not
+        // missed.
         let mut round_end = self.round_end.notified();
         let round = {
             let mut state = self.state.lock();
-            state.arrived += 1;
-            if state.arrived < self.awaited {
+            state.arrivals += 1;
+            if state.arrivals < self.awaited {
                 Some(state.number)
             } else {
-                state.arrived = 0;
+                state.arrivals = 0;
                 state.number += 1;
                 None
             }

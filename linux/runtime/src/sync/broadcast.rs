@@ -1,7 +1,8 @@
 //! A channel on which every receiver gets every message.
 //!
-//! The latest messages are kept in a ring buffer; a receiver is a position in it. A receiver
-//! *passes* a message when it receives it, or when it is dropped. Invariants, under the lock:
+//! The latest messages are kept in a ring buffer; a receiver is a position in the buffer. A
+//! receiver *passes* a message when it receives it, or when it is dropped. Invariants, under the
+//! lock:
 //!
 //! * the buffer has an entry for each of the positions `tail - ring.len() .. tail`;
 //! * an entry counts the receivers that have not passed its message; at zero the message is taken
@@ -40,8 +41,10 @@ struct Shared<T> {
 struct State<T> {
     ring: VecDeque<Entry<T>>,
     capacity: usize,
+    /// Position of the next message.
     tail: u64,
     senders: usize,
+    /// Number of weak senders.
     weak: usize,
     receivers: usize,
 }
@@ -102,7 +105,7 @@ pub fn channel<T: Clone>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (sender, receiver)
 }
 
-/// Sends messages to all receivers. Clone it for more senders.
+/// A sender of messages to all receivers. Clone it for more senders.
 ///
 /// ```
 /// use upshift::sync::broadcast;
@@ -235,8 +238,8 @@ impl<T> Sender<T> {
     #[must_use]
     pub fn len(&self) -> usize {
         let state = self.shared.state.lock();
-        let removed = state.ring.partition_point(|entry| entry.awaited == 0);
-        state.ring.len() - removed
+        let passed_count = state.ring.partition_point(|entry| entry.awaited == 0);
+        state.ring.len() - passed_count
     }
 
     /// Returns true if every receiver has received every message.
@@ -343,9 +346,9 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.senders -= 1;
-        let last = state.senders == 0;
+        let is_last = state.senders == 0;
         drop(state);
-        if last {
+        if is_last {
             self.shared.sent.notify_waiters();
         }
     }

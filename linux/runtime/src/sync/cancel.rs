@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use super::lock::Lock;
 use super::{Notify, OwnedNotified};
 
-/// Tells any number of coroutines that they should end.
+/// A token that tells any number of coroutines that they should end.
 ///
 /// Clones are the same token. A [child](CancellationToken::child_token) is cancelled with its
 /// parent, but not the parent with its child. Waiters of a token are woken most urgent level
@@ -42,11 +42,11 @@ struct Node {
     parent: Option<Arc<Node>>,
     state: Lock<State>,
     /// An `Arc`, because [`OwnedNotified`] owns its `Notify`.
-    cancelled: Arc<Notify>,
+    cancellation: Arc<Notify>,
 }
 
 struct State {
-    cancelled: bool,
+    is_cancelled: bool,
     children: Vec<Weak<Node>>,
 }
 
@@ -74,15 +74,15 @@ impl CancellationToken {
         CancellationToken::with_parent(None, false)
     }
 
-    fn with_parent(parent: Option<Arc<Node>>, cancelled: bool) -> CancellationToken {
+    fn with_parent(parent: Option<Arc<Node>>, is_cancelled: bool) -> CancellationToken {
         CancellationToken {
             node: Arc::new(Node {
                 parent,
                 state: Lock::new(State {
-                    cancelled,
+                    is_cancelled,
                     children: Vec::new(),
                 }),
-                cancelled: Arc::new(Notify::new()),
+                cancellation: Arc::new(Notify::new()),
             }),
         }
     }
@@ -103,9 +103,9 @@ impl CancellationToken {
     #[must_use]
     pub fn child_token(&self) -> CancellationToken {
         let child = CancellationToken::with_parent(Some(self.node.clone()), false);
-        let mut dead = Vec::new();
+        let mut dead_children = Vec::new();
         let mut state = self.node.state.lock();
-        if state.cancelled {
+        if state.is_cancelled {
             drop(state);
             return CancellationToken::with_parent(None, true);
         }
@@ -113,17 +113,17 @@ impl CancellationToken {
         // average.
         if state.children.len() == state.children.capacity() {
             let children = std::mem::take(&mut state.children);
-            let (alive, gone): (Vec<_>, Vec<_>) = children
+            let (live, dead): (Vec<_>, Vec<_>) = children
                 .into_iter()
                 .partition(|child| child.strong_count() > 0);
-            state.children = alive;
+            state.children = live;
             let room = state.children.len().max(4);
             state.children.reserve(room);
-            dead = gone;
+            dead_children = dead;
         }
         state.children.push(Arc::downgrade(&child.node));
         drop(state);
-        drop(dead);
+        drop(dead_children);
         child
     }
 
@@ -142,13 +142,13 @@ impl CancellationToken {
                 continue;
             };
             let mut state = node.state.lock();
-            if state.cancelled {
+            if state.is_cancelled {
                 continue;
             }
-            state.cancelled = true;
+            state.is_cancelled = true;
             let children = std::mem::take(&mut state.children);
             drop(state);
-            node.cancelled.notify_waiters();
+            node.cancellation.notify_waiters();
             nodes.extend(children);
         }
     }
@@ -158,9 +158,9 @@ impl CancellationToken {
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
     /// let token = upshift::sync::CancellationToken::new();
-    /// let theirs = token.clone();
+    /// let worker_token = token.clone();
     /// let worker = upshift::task::spawn(async move {
-    ///     while !theirs.is_cancelled() {
+    ///     while !worker_token.is_cancelled() {
     ///         upshift::yield_now().await;
     ///     }
     ///     "cleaned up"
@@ -171,7 +171,7 @@ impl CancellationToken {
     /// ```
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.node.state.lock().cancelled
+        self.node.state.lock().is_cancelled
     }
 
     /// Waits until the token is cancelled.
@@ -200,7 +200,7 @@ impl CancellationToken {
         self.clone().cancelled_owned()
     }
 
-    /// [`cancelled`](CancellationToken::cancelled) that consumes the token.
+    /// Waits like [`cancelled`](CancellationToken::cancelled), but consumes the token.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -212,7 +212,7 @@ impl CancellationToken {
     /// # });
     /// ```
     pub fn cancelled_owned(self) -> Cancelled {
-        let notified = self.node.cancelled.clone().notified_owned();
+        let notified = self.node.cancellation.clone().notified_owned();
         Cancelled {
             token: self,
             notified,
@@ -303,7 +303,7 @@ impl fmt::Debug for Cancelled {
     }
 }
 
-/// Cancels its token when it is dropped; created by [`CancellationToken::drop_guard`].
+/// A guard that cancels its token when it is dropped; created by [`CancellationToken::drop_guard`].
 ///
 /// ```
 /// use upshift::sync::CancellationToken;
@@ -316,7 +316,7 @@ impl fmt::Debug for Cancelled {
 /// assert!(token.is_cancelled());
 /// ```
 #[derive(Debug)]
-#[must_use = "the token is cancelled when this is dropped"]
+#[must_use = "the token is cancelled when this guard is dropped"]
 pub struct DropGuard {
     token: Option<CancellationToken>,
 }

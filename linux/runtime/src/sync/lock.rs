@@ -20,12 +20,14 @@ use std::time::Duration;
 
 use crate::preempt::permit::Critical;
 
+/// Number of attempts before the thread yields instead of spinning.
 const SPINS: u32 = 64;
 /// Number of attempts before the thread sleeps instead of yielding.
 const YIELDS: u32 = SPINS + 64;
 
+/// A value behind a spinlock.
 pub(crate) struct Lock<T> {
-    held: AtomicBool,
+    is_held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -42,7 +44,7 @@ impl<T> RefUnwindSafe for Lock<T> {}
 impl<T> Lock<T> {
     pub(crate) const fn new(value: T) -> Lock<T> {
         Lock {
-            held: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
     }
@@ -52,7 +54,7 @@ impl<T> Lock<T> {
         // The holder's poll is not suspended until the holder unlocks, because other threads would
         // spin meanwhile.
         let critical = Critical::enter();
-        if self.held.swap(true, Ordering::Acquire) {
+        if self.is_held.swap(true, Ordering::Acquire) {
             self.wait();
         }
         Guard {
@@ -65,7 +67,8 @@ impl<T> Lock<T> {
     fn wait(&self) {
         let mut attempts = 0_u32;
         loop {
-            if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
+            if !self.is_held.load(Ordering::Relaxed) && !self.is_held.swap(true, Ordering::Acquire)
+            {
                 return;
             }
             attempts = attempts.saturating_add(1);
@@ -87,6 +90,7 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
+/// Guard of a [`Lock`]; its drop unlocks.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
     #[expect(dead_code, reason = "its drop, after the unlock, permits suspension")]
@@ -118,7 +122,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.held.store(false, Ordering::Release);
+        self.lock.is_held.store(false, Ordering::Release);
     }
 }
 

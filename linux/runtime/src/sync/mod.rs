@@ -26,10 +26,10 @@
 //! executors and, with the `blocking_` calls, plain threads.
 //!
 //! # Cancellation safety
-//! Every future of this module may be dropped while it waits. It leaves its queue; a lock, permit,
-//! slot or notification that it had been handed goes to the next waiter. Its place in the queue is
-//! lost, because a new future queues behind the waiters of its level. Methods whose cancellation
-//! has another effect say so.
+//! Every future of this module may be dropped while it waits. A dropped future leaves its queue; a
+//! lock, permit, slot or notification that it had been handed goes to the next waiter. Its place in
+//! the queue is lost, because a new future queues behind the waiters of its level. Methods whose
+//! cancellation has another effect say so.
 //!
 //! # Cost
 //! Each primitive is a few words behind a lock that is held for about ten instructions; there is
@@ -95,11 +95,12 @@ pub(crate) fn may_proceed() -> bool {
     coop::poll_proceed(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// [`may_proceed`] as a future, for primitives that are built from other primitives.
+/// Waits until [`may_proceed`] returns true, for primitives that are built from other primitives.
 async fn proceed() {
     poll_fn(coop::poll_proceed).await;
 }
 
+/// Returns the level at which the caller waits.
 #[inline]
 fn waiting_level() -> Level {
     host::current_level().unwrap_or_default()

@@ -59,9 +59,11 @@ pub use guard::{MutexGuard, TryLockError};
 pub use lock_future::MutexLockFuture;
 pub use owned::OwnedMutexGuard;
 
+// Values and bits of the word; see the documentation of the module.
 const UNLOCKED: u64 = 0;
 const CONTENDED: u64 = 1 << 31;
 const LOCKED: u64 = 1 << 30;
+/// Mask of the holder's index.
 const INDEX: u64 = LOCKED - 1;
 /// The holder has no id in the mutex's runtime.
 const UNNAMED: u64 = LOCKED | INDEX;
@@ -117,6 +119,7 @@ pub struct Mutex<T: ?Sized> {
     word: AtomicU64,
     /// Number of the runtime whose ids are in the word and in the queue.
     runtime: AtomicU64,
+    /// The waiters, each with the word that will name it as the holder.
     waiters: Lock<WaitQueue<u64>>,
     value: UnsafeCell<T>,
 }
@@ -224,16 +227,16 @@ impl<T: ?Sized> Mutex<T> {
     /// Transition 1: locks the mutex if it is free.
     #[inline]
     fn take(&self) -> Option<MutexGuard<'_, T>> {
-        let (word, elsewhere) = self.name();
+        let (word, other_runtime) = self.claim_name();
         // Release, too, so that a thread that reads the word sees the runtime of the id in it.
-        let taken = self
-            .word
-            .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_err() {
+        let exchange =
+            self.word
+                .compare_exchange(UNLOCKED, word, Ordering::AcqRel, Ordering::Relaxed);
+        if exchange.is_err() {
             self.release_name(word);
             return None;
         }
-        if let Some(number) = elsewhere {
+        if let Some(number) = other_runtime {
             self.replace_runtime(number);
         }
         Some(self.guard())
@@ -243,7 +246,7 @@ impl<T: ?Sized> Mutex<T> {
     /// that is not the mutex's. If the word names the caller, the mutex now counts among the
     /// caller's locks.
     #[inline]
-    fn name(&self) -> (u64, Option<u64>) {
+    fn claim_name(&self) -> (u64, Option<u64>) {
         let runtime = self.runtime.load(Ordering::Relaxed);
         match context::record_lock(runtime) {
             LockOwner::Named(id) => (self.word_of(id), None),
@@ -265,15 +268,16 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Makes the caller's runtime the mutex's runtime, if no coroutine has taken the mutex yet.
-    /// Until then neither the word nor a waiter in the queue has named a coroutine.
+    /// Until then neither the word nor a waiter in the queue has named a coroutine. Returns the
+    /// result of [`claim_name`](Mutex::claim_name).
     #[cold]
     fn adopt_runtime(&self, number: u64) -> (u64, Option<u64>) {
-        let settled =
+        let exchange =
             self.runtime
                 .compare_exchange(NO_RUNTIME, number, Ordering::Relaxed, Ordering::Relaxed);
-        match settled {
-            Ok(_) => self.name(),
-            Err(runtime) if runtime == number => self.name(),
+        match exchange {
+            Ok(_) => self.claim_name(),
+            Err(runtime) if runtime == number => self.claim_name(),
             Err(_) => (UNNAMED, None),
         }
     }
@@ -291,7 +295,7 @@ impl<T: ?Sized> Mutex<T> {
         }
         // The former runtime is gone, so none of its coroutines is being polled.
         self.runtime.store(number, Ordering::Relaxed);
-        let (word, _) = self.name();
+        let (word, _) = self.claim_name();
         // The caller holds the mutex and the queue's lock, so no other thread changes the word.
         let contended = self.word.load(Ordering::Relaxed) & CONTENDED;
         self.word.store(word | contended, Ordering::Release);

@@ -115,8 +115,8 @@ impl Notify {
     /// `notify_waiters`; a `notify_one` is stored until a future takes it.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time. A notification by `notify_one` that it had received
-    /// then goes to the next waiter, or is stored. Its place in the queue is lost.
+    /// The future may be dropped at any time. Its place in the queue is lost. A notification by
+    /// `notify_one` that the future had received goes to the next waiter, or is stored.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -193,11 +193,12 @@ impl Notify {
     pub fn notify_waiters(&self) {
         let mut state = self.state.lock();
         self.broadcasts.fetch_add(1, Ordering::Release);
-        let woken = state.waiters.pop_all(|_| WokenBy::All);
+        let wakers = state.waiters.pop_all(|_| WokenBy::All);
         drop(state);
-        woken.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake);
     }
 
+    /// Wakes the waiter that `by` selects, or stores the permit.
     fn pass_on(&self, mut state: Guard<'_, State>, by: WokenBy) {
         let waker = match by {
             WokenBy::Last => state.waiters.pop_newest(|_| WokenBy::Last),

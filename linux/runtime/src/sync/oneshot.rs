@@ -33,7 +33,7 @@ pub use error::{RecvError, TryRecvError};
 struct State<T> {
     value: Option<T>,
     /// Set when the sender has sent or is dropped.
-    sent: bool,
+    is_sender_done: bool,
     /// Set when the receiver is dropped, closed, or has the value.
     closed: bool,
     receiver: Option<Waker>,
@@ -53,7 +53,7 @@ type Shared<T> = Arc<Lock<State<T>>>;
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Lock::new(State {
         value: None,
-        sent: false,
+        is_sender_done: false,
         closed: false,
         receiver: None,
         sender: None,
@@ -179,7 +179,7 @@ impl<T> Drop for Sender<T> {
 
 /// Marks the sender as done and wakes the receiver.
 fn finish<T>(mut state: Guard<'_, State<T>>) {
-    state.sent = true;
+    state.is_sender_done = true;
     let receiver = state.receiver.take();
     let own_waker = state.sender.take();
     drop(state);
@@ -195,7 +195,7 @@ impl<T> fmt::Debug for Sender<T> {
     }
 }
 
-/// A future that returns the value.
+/// Receives the value. The receiver is a future that returns the value.
 ///
 /// # Cancellation safety
 /// Awaited by `&mut`, the receiver may be polled in one branch of a `select!` without losing the
@@ -241,7 +241,7 @@ impl<T> Receiver<T> {
                 self.done = true;
                 Ok(value)
             }
-            None if state.sent || state.closed => {
+            None if state.is_sender_done || state.closed => {
                 self.done = true;
                 Err(TryRecvError::Closed)
             }
@@ -306,6 +306,7 @@ impl<T> Receiver<T> {
         self.shut(false);
     }
 
+    /// Closes the channel. With `discard`, drops a value inside.
     fn shut(&mut self, discard: bool) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -330,7 +331,7 @@ impl<T> Future for Receiver<T> {
         assert!(!this.done, "a finished oneshot receiver was polled again");
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = this.shared.lock();
-        if state.value.is_some() || state.sent || state.closed {
+        if state.value.is_some() || state.is_sender_done || state.closed {
             if !may_proceed() {
                 drop(state);
                 cx.waker().wake_by_ref();

@@ -30,7 +30,7 @@ impl Wake for ThreadWaker {
 
 thread_local! {
     /// Cache of the thread's waker, so that a loop of calls does not allocate.
-    static CACHED: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
+    static WAKER_CACHE: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
 }
 
 /// Polls the future on the calling thread, which sleeps between the polls.
@@ -45,7 +45,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
          use the async call, or `spawn_blocking`"
     );
     let mut future = pin!(future);
-    let handle = CACHED
+    let handle = WAKER_CACHE
         .try_with(Cell::take)
         .ok()
         .flatten()
@@ -59,7 +59,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            let _ = CACHED.try_with(|cache| cache.set(Some(handle)));
+            let _ = WAKER_CACHE.try_with(|cache| cache.set(Some(handle)));
             return output;
         }
         while !handle.woken.swap(false, Ordering::Acquire) {

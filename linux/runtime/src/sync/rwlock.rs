@@ -1,7 +1,7 @@
 //! A lock for one writer or several readers, which may be held across `await`.
 //!
-//! It has two parts: [`Raw`], the lock without a value, and the value. The guards unlock `Raw`, so
-//! a guard of a part of the value need not know the whole.
+//! The lock has two parts: [`Raw`], the lock without a value, and the value. The guards unlock
+//! `Raw`, so a guard of a part of the value need not know the whole.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -56,6 +56,7 @@ unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 impl<T: ?Sized> std::panic::UnwindSafe for RwLock<T> {}
 impl<T: ?Sized> std::panic::RefUnwindSafe for RwLock<T> {}
 
+/// Largest number of readers at a time.
 const MAX_READERS: u32 = u32::MAX >> 3;
 
 impl<T> RwLock<T> {

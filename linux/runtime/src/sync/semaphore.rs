@@ -85,8 +85,8 @@ impl State {
                 && self.waiters.first().is_none_or(|(first, _)| level < first))
     }
 
-    /// Hands permits to the first waiter if there are enough. The flag is true if the next waiter
-    /// may be served too.
+    /// Hands permits to the first waiter if there are enough. Returns its waker, and true if the
+    /// permits suffice for the next waiter too.
     fn grant(&mut self) -> Option<(Waker, bool)> {
         let waker = match self.waiters.first()?.1 {
             Claim::Permits(wanted) if wanted <= self.permits => {
@@ -429,6 +429,7 @@ impl Semaphore {
         park::block_on(self.acquire_many_owned(permits))
     }
 
+    /// Takes free permits, if no waiter goes first.
     fn try_take(&self, permits: usize) -> Result<(), TryAcquireError> {
         let level = waiting_level();
         let mut state = self.state.lock();
@@ -474,9 +475,9 @@ impl Semaphore {
     /// ```
     pub fn forget_permits(&self, permits: usize) -> usize {
         let mut state = self.state.lock();
-        let taken = permits.min(state.permits);
-        state.permits -= taken;
-        taken
+        let num_removed = permits.min(state.permits);
+        state.permits -= num_removed;
+        num_removed
     }
 
     /// Closes the semaphore, so that waiters and later requests get an error. Permits that have
@@ -493,11 +494,12 @@ impl Semaphore {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        let woken = state.waiters.pop_all(|_| Claim::Closed);
+        let wakers = state.waiters.pop_all(|_| Claim::Closed);
         drop(state);
-        woken.into_iter().for_each(wake);
+        wakers.into_iter().for_each(wake);
     }
 
+    /// Hands permits to the waiters for which they suffice, and wakes those waiters.
     fn grant<'a>(&'a self, mut state: Guard<'a, State>) {
         while let Some((waker, more)) = state.grant() {
             drop(state);
@@ -518,6 +520,7 @@ impl fmt::Debug for Semaphore {
     }
 }
 
+/// A request for permits, on behalf of a future.
 #[derive(Debug)]
 struct Request {
     permits: usize,
@@ -575,6 +578,7 @@ impl Request {
         }
     }
 
+    /// Leaves the queue, and gives back permits that were granted but not used.
     fn cancel(&mut self, semaphore: &Semaphore) {
         let Some(key) = self.key.take() else {
             return;

@@ -23,6 +23,7 @@ use super::{Notify, OnceCell};
 /// ```
 pub struct SetOnce<T> {
     cell: OnceCell<T>,
+    /// Notified when the value has been set.
     set: Notify,
 }
 
@@ -156,11 +157,11 @@ impl<T> SetOnce<T> {
     pub async fn wait(&self) -> &T {
         super::proceed().await;
         loop {
-            let set = self.set.notified();
+            let notified = self.set.notified();
             if let Some(value) = self.get() {
                 return value;
             }
-            set.await;
+            notified.await;
         }
     }
 }

@@ -23,20 +23,27 @@ use upshift_core::{LEVELS, Level};
 
 use super::waker::{LockSafeWaker, register};
 
+/// Index that stands for no node.
 const NONE: u32 = u32::MAX;
 
+/// Index of the node that belongs to a future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
+/// A queue of waiters, each with a payload of the primitive.
 pub(crate) struct WaitQueue<P> {
     inner: Option<Box<Inner<P>>>,
 }
 
 struct Inner<P> {
     nodes: Vec<Node<P>>,
+    /// Index of the first unused node; `next` links the unused nodes.
     free: u32,
+    /// Index of the first waiting node.
     head: u32,
+    /// Bitmap of the levels that have waiting nodes.
     levels: u64,
+    /// Index of the last waiting node of each level.
     tails: [u32; LEVELS],
 }
 
@@ -44,11 +51,13 @@ struct Node<P> {
     prev: u32,
     next: u32,
     level: Level,
+    /// True while the node is linked, false once it has been granted or is free.
     waiting: bool,
     waker: Option<Waker>,
     payload: P,
 }
 
+/// The contents of a node that has been freed.
 #[must_use]
 pub(crate) struct Released<P> {
     /// Payload of the node if it had been popped.
@@ -66,6 +75,7 @@ impl<P: Copy> WaitQueue<P> {
         self.inner.as_ref().is_none_or(|inner| inner.head == NONE)
     }
 
+    /// Returns the level and the payload of the first waiter.
     pub(crate) fn first(&self) -> Option<(Level, P)> {
         let inner = self.inner.as_ref()?;
         let node = inner.nodes.get(inner.head as usize)?;
@@ -87,6 +97,7 @@ impl<P: Copy> WaitQueue<P> {
         }
     }
 
+    /// Adds a waiter behind the waiters of its level.
     pub(crate) fn insert(&mut self, level: Level, payload: P, waker: Waker) -> Key {
         let inner = self.inner.get_or_insert_with(|| {
             Box::new(Inner {
@@ -139,6 +150,7 @@ impl<P: Copy> WaitQueue<P> {
         inner.take(index, grant)
     }
 
+    /// Returns true if the waiter has been popped.
     pub(crate) fn is_granted(&self, key: Key) -> bool {
         self.inner
             .as_ref()
@@ -166,6 +178,7 @@ impl<P: Copy> WaitQueue<P> {
         old_waker
     }
 
+    /// Frees the node of a future. If the future still waits, it leaves the queue.
     pub(crate) fn release(&mut self, key: Key) -> Released<P> {
         let Some(inner) = self.inner.as_mut() else {
             return Released {
@@ -214,6 +227,7 @@ impl<P> Inner<P> {
         node.waker.take()
     }
 
+    /// Moves a waiting node to the end of a level.
     fn relink(&mut self, index: u32, level: Level) {
         self.unlink(index);
         self.node(index).level = level;
@@ -288,17 +302,17 @@ mod tests {
             steps in proptest::collection::vec((0_u8..8, any::<u8>(), any::<prop::sample::Index>()), 1..200)
         ) {
             let mut queue = WaitQueue::new();
-            let mut naive: Vec<(Level, u32, Key)> = Vec::new();
+            let mut model: Vec<(Level, u32, Key)> = Vec::new();
             let mut granted: Vec<Key> = Vec::new();
             for (number, (step, n, index)) in (0_u32..).zip(steps) {
                 match step {
                     0..=2 => {
                         let key = queue.insert(level(n), number, Waker::noop().clone());
-                        naive.push((level(n), number, key));
+                        model.push((level(n), number, key));
                     }
                     3..=4 => {
-                        naive.sort_by_key(|waiter| waiter.0);
-                        let expected = (!naive.is_empty()).then(|| naive.remove(0));
+                        model.sort_by_key(|waiter| waiter.0);
+                        let expected = (!model.is_empty()).then(|| model.remove(0));
                         prop_assert_eq!(queue.first(), expected.map(|e| (e.0, e.1)));
                         let popped = queue.pop(|number| number);
                         prop_assert_eq!(popped.is_some(), expected.is_some());
@@ -307,24 +321,24 @@ mod tests {
                             granted.push(key);
                         }
                     }
-                    5 if !naive.is_empty() => {
-                        let (_, _, key) = naive.remove(index.index(naive.len()));
+                    5 if !model.is_empty() => {
+                        let (_, _, key) = model.remove(index.index(model.len()));
                         prop_assert_eq!(queue.release(key).granted, None);
                     }
-                    6 if !naive.is_empty() => {
-                        let at = index.index(naive.len());
-                        let (before, number, key) = naive[at];
+                    6 if !model.is_empty() => {
+                        let position = index.index(model.len());
+                        let (old_level, number, key) = model[position];
                         queue.refresh(key, level(n), &mut LockSafeWaker::new(Waker::noop()));
-                        if before != level(n) {
-                            naive.remove(at);
-                            naive.push((level(n), number, key));
+                        if old_level != level(n) {
+                            model.remove(position);
+                            model.push((level(n), number, key));
                         }
                     }
                     _ => if let Some(key) = granted.pop() {
                         prop_assert!(queue.release(key).granted.is_some());
                     }
                 }
-                prop_assert_eq!(queue.is_empty(), naive.is_empty());
+                prop_assert_eq!(queue.is_empty(), model.is_empty());
             }
         }
     }

@@ -36,8 +36,10 @@ pub(crate) fn register(slot: &mut Option<Waker>, waker: &mut LockSafeWaker<'_>) 
     }
 }
 
+/// A borrowed waker that can be cloned while a lock is held.
 pub(crate) struct LockSafeWaker<'a> {
     waker: &'a Waker,
+    /// Clone of a foreign waker, until [`take`](LockSafeWaker::take) returns it.
     foreign: Option<Waker>,
 }
 

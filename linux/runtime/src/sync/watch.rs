@@ -18,7 +18,9 @@ pub mod error;
 
 use error::{RecvError, SendError};
 
+/// Bit of the version that is set when the senders are gone.
 const CLOSED: u64 = 1;
+/// Difference between the versions of two successive values.
 const STEP: u64 = 2;
 
 struct Shared<T> {
@@ -28,6 +30,7 @@ struct Shared<T> {
     receivers: AtomicU64,
     /// Notified at each new value, and when the last sender is dropped.
     changed: Notify,
+    /// Notified when the last receiver is dropped.
     no_receivers: Notify,
 }
 
@@ -384,11 +387,11 @@ impl<T: fmt::Debug> fmt::Debug for Sender<T> {
 ///
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
 /// let (sender, mut receiver) = watch::channel(1);
-/// let mut late = receiver.clone();
+/// let mut second = receiver.clone();
 /// sender.send(2).unwrap();
 /// sender.send(3).unwrap();
 /// // Both see the latest value only.
-/// for receiver in [&mut receiver, &mut late] {
+/// for receiver in [&mut receiver, &mut second] {
 ///     receiver.changed().await.unwrap();
 ///     assert_eq!(*receiver.borrow(), 3);
 /// }
@@ -590,16 +593,16 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a version other than `seen`, and returns it.
-async fn changed_since<T>(shared: &Shared<T>, seen: u64) -> Result<u64, RecvError> {
+/// Waits for a version other than `old_version`, and returns it.
+async fn changed_since<T>(shared: &Shared<T>, old_version: u64) -> Result<u64, RecvError> {
     proceed().await;
     loop {
         let changed = shared.changed.notified();
-        let now = shared.version.load(Ordering::SeqCst);
-        if now & !CLOSED != seen {
-            return Ok(now & !CLOSED);
+        let version = shared.version.load(Ordering::SeqCst);
+        if version & !CLOSED != old_version {
+            return Ok(version & !CLOSED);
         }
-        if now & CLOSED != 0 {
+        if version & CLOSED != 0 {
             return Err(RecvError(()));
         }
         changed.await;

@@ -202,7 +202,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// ```
 #[derive(Clone)]
 pub struct AbortHandle {
-    /// `None` once the result has been taken.
+    /// `None` if the result had been taken when this handle was created.
     inner: Option<CancelHandle<Linux>>,
     id: Id,
 }

@@ -63,12 +63,15 @@ pub struct LocalSet {
     running: Rc<Running>,
 }
 
+/// The coroutines of a set that have not exited.
 #[derive(Default)]
 struct Running {
     count: Cell<usize>,
+    /// Waker of the coroutine that awaits the set.
     waker: RefCell<Option<Waker>>,
 }
 
+/// Counts one coroutine as running until it is dropped with the coroutine's future.
 struct RunningGuard(Rc<Running>);
 
 impl Drop for RunningGuard {
@@ -144,8 +147,8 @@ impl Future for LocalSet {
         if self.running.count.get() == 0 {
             return Poll::Ready(());
         }
-        let before = self.running.waker.replace(Some(cx.waker().clone()));
-        drop(before);
+        let old_waker = self.running.waker.replace(Some(cx.waker().clone()));
+        drop(old_waker);
         Poll::Pending
     }
 }

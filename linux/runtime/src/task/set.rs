@@ -1,7 +1,7 @@
 //! A set of coroutines that yields their results in the order in which they exit.
 //!
 //! The handle of each coroutine has a waker of its own, which puts the coroutine's number into a
-//! list and wakes the waiter of the set. A number is in the list at most once. It is there if its
+//! list and wakes the waiter of the set. A number is in the list at most once, and is in it if the
 //! coroutine may have exited since its handle was last polled. So a result is taken in constant
 //! time.
 
@@ -57,8 +57,9 @@ struct Exits {
 }
 
 struct State {
+    /// The list: numbers of the coroutines that may have exited.
     numbers: VecDeque<usize>,
-    waiting: Option<Waker>,
+    waiter: Option<Waker>,
 }
 
 struct EntryWaker {
@@ -79,10 +80,10 @@ impl Wake for EntryWaker {
         }
         let mut state = self.exits.state.lock();
         state.numbers.push_back(self.number);
-        let waiting = state.waiting.take();
+        let waiter = state.waiter.take();
         drop(state);
-        if let Some(waiting) = waiting {
-            wake(waiting);
+        if let Some(waiter) = waiter {
+            wake(waiter);
         }
     }
 }
@@ -102,7 +103,7 @@ impl<T> JoinSet<T> {
             exits: Arc::new(Exits {
                 state: Lock::new(State {
                     numbers: VecDeque::new(),
-                    waiting: None,
+                    waiter: None,
                 }),
             }),
         }
@@ -170,6 +171,7 @@ impl<T> JoinSet<T> {
 }
 
 impl<T: 'static> JoinSet<T> {
+    /// Adds a coroutine to the set, and its number to the list.
     fn insert(&mut self, handle: JoinHandle<T>) -> AbortHandle {
         let abort = handle.abort_handle();
         let number = self.free.pop().unwrap_or_else(|| {
@@ -411,6 +413,7 @@ impl<T: 'static> JoinSet<T> {
         }
     }
 
+    /// Polls the handle with this number. Removes the coroutine from the set if it has exited.
     fn poll_entry(&mut self, number: usize) -> Poll<Result<(Id, T), JoinError>> {
         let Some(entry) = self.entries.get_mut(number).and_then(Option::as_mut) else {
             return Poll::Pending;
@@ -481,20 +484,22 @@ impl<T: 'static> JoinSet<T> {
 }
 
 impl Exits {
+    /// Takes the oldest number out of the list.
     fn next(&self) -> Option<usize> {
         self.state.lock().numbers.pop_front()
     }
 
-    /// Registers `waker` for the next exit. Returns false if there has been one.
+    /// Registers `waker` for the next exit. Returns false, without registering it, if a coroutine
+    /// may already have exited.
     fn wait(&self, waker: &Waker) -> bool {
         let mut waker = LockSafeWaker::new(waker);
         let mut state = self.state.lock();
         if !state.numbers.is_empty() {
             return false;
         }
-        let before = register(&mut state.waiting, &mut waker);
+        let old_waker = register(&mut state.waiter, &mut waker);
         drop(state);
-        drop(before);
+        drop(old_waker);
         true
     }
 }

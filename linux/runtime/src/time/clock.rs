@@ -47,7 +47,7 @@ pub(crate) fn now_or_later() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
         let tick = tick();
-        if tick.counter {
+        if tick.uses_counter {
             // A fence would keep the order of readings, but cost more than the whole function.
             // SAFETY: every x86-64 CPU has the counter.
             let ticks = unsafe { core::arch::x86_64::_rdtsc() };
@@ -66,9 +66,9 @@ pub(crate) fn now_or_later() -> u64 {
 /// than early. Returns the start of a timer's duration.
 #[cfg(target_arch = "x86_64")]
 fn read(ticks: u64, tick: &Tick) -> u64 {
-    let (nanos, took) = nanos_after(ticks);
+    let (nanos, elapsed_ticks) = nanos_after(ticks);
     // A thread that was interrupted between the readings keeps its former pair.
-    if took < tick.per_micro * MARGIN / 1000 {
+    if elapsed_ticks < tick.per_micro * MARGIN / 1000 {
         READING.set((ticks, nanos));
     }
     nanos + MARGIN
@@ -110,6 +110,7 @@ pub(crate) fn from_instant(instant: Instant) -> u64 {
     }
 }
 
+/// Converts nanoseconds of `CLOCK_MONOTONIC` into an instant.
 pub(crate) fn to_instant(nanos: u64) -> Instant {
     let (instant_zero, nanos_zero) = moment();
     if nanos >= nanos_zero {
@@ -135,23 +136,24 @@ pub(crate) fn ticks() -> u64 {
     Ticks::new().ticks()
 }
 
-/// [`ticks`] for a caller that reads them at each poll. It stores the choice of the clock.
+/// A reader of [`ticks`] for a caller that reads them at each poll: it stores the choice of the
+/// clock.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticks {
-    counter: bool,
+    uses_counter: bool,
 }
 
 impl Ticks {
     pub(crate) fn new() -> Ticks {
         Ticks {
-            counter: tick().counter,
+            uses_counter: tick().uses_counter,
         }
     }
 
     #[inline]
     pub(crate) fn ticks(self) -> u64 {
         #[cfg(target_arch = "x86_64")]
-        if self.counter {
+        if self.uses_counter {
             // SAFETY: every x86-64 CPU has the counter.
             let counter = unsafe { core::arch::x86_64::_rdtsc() };
             return counter.wrapping_add(OFFSET.load(Ordering::Relaxed));
@@ -164,16 +166,15 @@ impl Ticks {
 static OFFSET: AtomicU64 = AtomicU64::new(0);
 
 /// Number of microseconds by which a reading may exceed the next reading although no counter was
-/// set back. Where the kernel trusts the counters, the counters of two CPUs differ by less than 1
-/// µs.
-const APART_MICROS: u64 = 100;
+/// set back. Where the kernel trusts the counters, those of two CPUs differ by less than 1 µs.
+const MAX_SKEW_MICROS: u64 = 100;
 
 /// Returns the present ticks, at least `before`, an earlier reading. If the counter has been set
 /// back, ticks continue from that reading, for all threads.
 pub(crate) fn ticks_after(before: u64) -> u64 {
     let offset = OFFSET.load(Ordering::Relaxed);
     let behind = before.saturating_sub(ticks());
-    if behind > APART_MICROS * tick().per_micro {
+    if behind > MAX_SKEW_MICROS * tick().per_micro {
         // Only one thread succeeds, because any other thread that noticed the same finds another
         // offset.
         let ahead = offset.wrapping_add(behind);
@@ -182,19 +183,23 @@ pub(crate) fn ticks_after(before: u64) -> u64 {
     ticks().max(before)
 }
 
+/// The length of a tick.
 struct Tick {
-    counter: bool,
+    /// True if ticks are counts of the time-stamp counter, false if they are nanoseconds.
+    uses_counter: bool,
+    /// Ticks per microsecond.
     per_micro: u64,
     /// Nanoseconds per tick, with [`TICK_BITS`] binary places.
     nanos: u64,
 }
 
+/// Number of binary places of [`Tick::nanos`].
 const TICK_BITS: u32 = 32;
 
 impl Tick {
-    fn new(counter: bool, per_micro: u64) -> Tick {
+    fn new(uses_counter: bool, per_micro: u64) -> Tick {
         Tick {
-            counter,
+            uses_counter,
             per_micro,
             nanos: (1000 << TICK_BITS) / per_micro,
         }
@@ -208,22 +213,24 @@ fn tick() -> &'static Tick {
     TICK.get_or_init(measure)
 }
 
+/// Chooses the clock of the ticks, and measures the length of a tick.
 #[cold]
 fn measure() -> Tick {
     // The kernel has checked the counter's steadiness across CPUs.
     let source =
         std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    let counter = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
+    let uses_counter =
+        cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
     #[cfg(target_arch = "x86_64")]
-    if counter {
+    if uses_counter {
         // The tightest of several readings at both ends, because timers rely on the result and the
         // thread may lose the CPU during a reading.
         let read_both = || {
             let reading = |_| {
                 // SAFETY: every x86-64 CPU has the counter.
                 let ticks = unsafe { core::arch::x86_64::_rdtsc() };
-                let (nanos, took) = nanos_after(ticks);
-                (took, ticks, nanos)
+                let (nanos, elapsed_ticks) = nanos_after(ticks);
+                (elapsed_ticks, ticks, nanos)
             };
             let (_, ticks, nanos) = (0..32).map(reading).min().unwrap_or_default();
             (ticks, nanos)
@@ -233,9 +240,12 @@ fn measure() -> Tick {
             core::hint::spin_loop();
         }
         let (later, after) = read_both();
-        return Tick::new(counter, ((later - ticks) * 1000 / (after - nanos)).max(1));
+        return Tick::new(
+            uses_counter,
+            ((later - ticks) * 1000 / (after - nanos)).max(1),
+        );
     }
-    Tick::new(counter, 1000)
+    Tick::new(uses_counter, 1000)
 }
 
 /// Converts a duration to ticks. The longest possible duration is longer than any uptime.
@@ -243,6 +253,7 @@ pub(crate) fn to_ticks(duration: Duration) -> u64 {
     (nanos(duration) / 100).saturating_mul(tick().per_micro) / 10
 }
 
+/// Converts ticks to a duration.
 pub(crate) fn from_ticks(ticks: u64) -> Duration {
     Duration::from_nanos((u128::from(ticks) * 1000 / u128::from(tick().per_micro)) as u64)
 }
@@ -267,25 +278,25 @@ mod tests {
             let measured = from_ticks(ticks_after - ticks_before).as_nanos() as f64;
             measured / (after - before) as f64
         };
-        // The thread may lose the CPU between both clocks, but not every time.
+        // The thread may lose the CPU between the readings of the two clocks, but not every time.
         let ratios: Vec<f64> = (0..10).map(ratio).collect();
         let agree = ratios.iter().any(|ratio| (0.99..1.01).contains(ratio));
-        assert!(agree, "{ratios:?}");
+        assert!(agree, "ratios of the ticks to the clock: {ratios:?}");
     }
 
     #[test]
     fn the_start_of_a_timer_is_never_early_and_hardly_late() {
         for n in 0..200_000_u64 {
-            // A few readings are fresh, others are too old.
+            // Waits for different times, so that some readings are fresh and others too old.
             for _ in 0..n % 64 {
                 core::hint::spin_loop();
             }
             let before = now();
-            let counted = now_or_later();
+            let start = now_or_later();
             let after = now();
-            assert!(counted >= before, "{} ns early", before - counted);
-            let late = counted.saturating_sub(after);
-            assert!(late <= 2 * MARGIN, "{late} ns late");
+            assert!(start >= before, "{} ns early", before - start);
+            let lateness_ns = start.saturating_sub(after);
+            assert!(lateness_ns <= 2 * MARGIN, "{lateness_ns} ns late");
         }
     }
 
@@ -295,8 +306,8 @@ mod tests {
         for n in 0..1000u32 {
             let instant = first + n * Duration::from_micros(20);
             assert_eq!(to_instant(from_instant(instant)), instant);
-            let apart = from_instant(instant) - from_instant(first);
-            assert_eq!(apart, u64::from(n) * 20_000);
+            let distance = from_instant(instant) - from_instant(first);
+            assert_eq!(distance, u64::from(n) * 20_000);
         }
     }
 }

@@ -72,6 +72,7 @@ pub fn interval_at(start: impl Into<Instant>, period: Duration) -> Interval {
 /// interval.tick().await; // At once.
 /// let last = time::Instant::now();
 /// interval.tick().await; // A period later.
+/// // `last` was read a little after the tick, so less than a whole period has passed.
 /// assert!(last.elapsed() >= Duration::from_millis(4));
 /// # });
 /// ```
@@ -104,6 +105,7 @@ pub enum MissedTickBehavior {
 /// ```
 #[derive(Debug)]
 pub struct Interval {
+    /// Nanoseconds between ticks.
     period: u64,
     sleep: Sleep,
     behavior: MissedTickBehavior,
@@ -302,8 +304,8 @@ fn next_tick(due: u64, now: u64, period: u64, behavior: MissedTickBehavior) -> u
         MissedTickBehavior::Burst => next,
         MissedTickBehavior::Delay => now.saturating_add(period),
         MissedTickBehavior::Skip => {
-            let since = (now - due) % period;
-            now.saturating_add(period - since)
+            let elapsed = (now - due) % period;
+            now.saturating_add(period - elapsed)
         }
     }
 }

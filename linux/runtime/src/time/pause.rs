@@ -34,15 +34,18 @@ const END: u64 = u64::MAX / 2;
 /// A deadline, and a number that distinguishes equal deadlines.
 pub(super) type Key = (u64, u64);
 
+/// The time of a runtime that has been paused at least once.
 struct Paused {
+    /// Number of the runtime.
     runtime: u64,
+    /// Time of the runtime in ns, or its time when it was last resumed.
     now: u64,
-    /// Moment of the clock at which the time was resumed and continued from `now`. `None` while the
-    /// time is paused.
+    /// Moment of the clock (ns) at which the time was resumed and continued from `now`. `None`
+    /// while the time is paused.
     resumed: Option<u64>,
     timers: BTreeMap<Key, Waker>,
     /// Number in the key of the newest timer.
-    numbers: u64,
+    last_number: u64,
     /// Waker of the mover while it waits for a timer.
     mover: Option<Waker>,
 }
@@ -55,16 +58,16 @@ thread_local! {
 /// the time has never been paused.
 fn with<R>(f: impl FnOnce(&mut Paused) -> R) -> Option<R> {
     let number = context::with(|worker| worker.shared().number.get())?;
-    let mut all = PAUSED
+    let mut state = PAUSED
         .try_with(|all| {
             all.try_borrow_mut().ok().map(|mut all| {
-                let at = all.iter().position(|paused| paused.runtime == number)?;
-                Some(all.swap_remove(at))
+                let index = all.iter().position(|paused| paused.runtime == number)?;
+                Some(all.swap_remove(index))
             })
         })
         .ok()??;
-    let result = all.as_mut().map(f);
-    if let Some(paused) = all {
+    let result = state.as_mut().map(f);
+    if let Some(paused) = state {
         let _ = PAUSED.try_with(|all| all.borrow_mut().push(paused));
     }
     result
@@ -99,8 +102,8 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
         if deadline <= paused.now {
             return (Some(Err(())), None);
         }
-        paused.numbers += 1;
-        let key = (deadline, paused.numbers);
+        paused.last_number += 1;
+        let key = (deadline, paused.last_number);
         paused.timers.extend(waker.take().map(|waker| (key, waker)));
         (Some(Ok(key)), paused.mover.take())
     })?;
@@ -110,6 +113,7 @@ pub(super) fn arm(deadline: u64, waker: &Waker) -> Option<Result<Key, ()>> {
     armed
 }
 
+/// Returns true if the deadline is at or before the present time.
 pub(super) fn has_passed(deadline: u64) -> bool {
     super::now() >= deadline.min(END)
 }
@@ -134,11 +138,12 @@ pub(super) fn cancel(key: Key) -> Option<Waker> {
 }
 
 impl Paused {
-    fn next(&self) -> Option<u64> {
+    fn next_deadline(&self) -> Option<u64> {
         self.timers.first_key_value().map(|(key, _)| key.0)
     }
 
-    fn due(&mut self) -> Vec<Waker> {
+    /// Removes the timers that are due. Returns their wakers.
+    fn take_due(&mut self) -> Vec<Waker> {
         let later = self
             .now
             .checked_add(1)
@@ -152,8 +157,8 @@ impl Paused {
 /// Pauses the time of the runtime. [`Instant::now`](super::Instant::now) then stands still, and
 /// timers fire when the time is moved.
 ///
-/// When nothing is ready the time moves by itself, to the next timer, so a test that sleeps an hour
-/// takes no time. The time ends 292 years after the clock's zero; a longer sleep ends then.
+/// When no coroutine is ready the time moves by itself, to the next timer, so a test that sleeps an
+/// hour takes no time. The time ends 292 years after the clock's zero; a longer sleep ends then.
 ///
 /// # Panics
 /// Outside a runtime; if the runtime has more than one vCPU, or preemption; if its time is
@@ -174,14 +179,15 @@ impl Paused {
 #[track_caller]
 pub fn pause() {
     let current = context::with(|worker| {
-        let alone = worker.shared().domain.active_vcpus() == 1;
-        (worker.shared().number.get(), alone && worker.is_inline())
+        let has_one_vcpu = worker.shared().domain.active_vcpus() == 1;
+        let can_pause = has_one_vcpu && worker.is_inline();
+        (worker.shared().number.get(), can_pause)
     });
-    let Some((runtime, alone)) = current else {
+    let Some((runtime, can_pause)) = current else {
         panic!("time can only be paused in a coroutine of upshift");
     };
     assert!(
-        alone,
+        can_pause,
         "time can only be paused in a runtime with one vCPU and without preemption"
     );
     let was_paused = with(|paused| {
@@ -202,7 +208,7 @@ pub fn pause() {
             now: clock::now(),
             resumed: None,
             timers: BTreeMap::new(),
-            numbers: 0,
+            last_number: 0,
             mover: None,
         });
     });
@@ -230,7 +236,7 @@ pub fn pause() {
 /// ```
 #[track_caller]
 pub fn resume() {
-    let woken = with(|paused| {
+    let wakers = with(|paused| {
         if paused.resumed.is_some() {
             return None;
         }
@@ -238,7 +244,7 @@ pub fn resume() {
         // The futures are woken, and then arm their timers in the wheel.
         Some(std::mem::take(&mut paused.timers))
     });
-    match woken.flatten() {
+    match wakers.flatten() {
         Some(timers) => timers.into_values().for_each(wake),
         None => panic!("time is not paused"),
     }
@@ -266,44 +272,46 @@ pub fn resume() {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub async fn advance(duration: Duration) {
-    let woken = with(|paused| {
+    let wakers = with(|paused| {
         paused.resumed.is_none().then(|| {
             let to = paused.now.saturating_add(clock::nanos(duration));
             paused.now = to.min(FARTHEST).max(paused.now);
-            paused.due()
+            paused.take_due()
         })
     });
-    match woken.flatten() {
-        Some(woken) => woken.into_iter().for_each(wake),
+    match wakers.flatten() {
+        Some(wakers) => wakers.into_iter().for_each(wake),
         None => panic!("time is not paused"),
     }
     crate::yield_now().await;
 }
 
+/// Moves the time to the next timer whenever no other coroutine is ready.
 async fn mover() {
     loop {
-        poll_fn(has_timer).await;
+        poll_fn(poll_has_timer).await;
         let idle_until = clock::now() + clock::nanos(IDLE_BEFORE_MOVE);
         while clock::now() < idle_until {
             crate::yield_now().await;
         }
-        let woken = with(|paused| {
+        let wakers = with(|paused| {
             if paused.resumed.is_none()
-                && let Some(next) = paused.next()
+                && let Some(next) = paused.next_deadline()
             {
                 paused.now = paused.now.max(next);
-                return paused.due();
+                return paused.take_due();
             }
             Vec::new()
         });
-        woken.into_iter().flatten().for_each(wake);
+        wakers.into_iter().flatten().for_each(wake);
     }
 }
 
-fn has_timer(cx: &mut Context<'_>) -> Poll<()> {
+/// Waits until a timer is armed.
+fn poll_has_timer(cx: &mut Context<'_>) -> Poll<()> {
     let waker = cx.waker().clone();
     let armed = with(|paused| {
-        let armed = paused.next().is_some();
+        let armed = paused.next_deadline().is_some();
         if !armed {
             paused.mover = Some(waker);
         }

@@ -25,9 +25,10 @@ use crate::host::{self, Linux};
 use crate::sync::lock::Lock;
 use crate::sync::waker::LockSafeWaker;
 
+/// Value of [`Timers::next`] while no timer is armed.
 const NEVER: u64 = u64::MAX;
 
-/// The waker of a timer. It is *foreign* if it is not that of a coroutine of upshift.
+/// The waker of a timer. The waker is *foreign* if it is not that of a coroutine of upshift.
 struct Alarm {
     waker: Waker,
     /// Level of the arming coroutine if the waker is foreign, else 0.
@@ -52,11 +53,12 @@ impl Alarm {
     }
 }
 
+/// The timers of one vCPU.
 pub(crate) struct Timers {
     /// Address of the [`Linux`] of the vCPU's runtime, which identifies the runtime. The runtime
     /// either outlives these timers or has closed them.
     host: usize,
-    /// Lower bound of all deadlines; changes under the lock.
+    /// Lower bound of all deadlines (ns); changes under the lock.
     next: AtomicU64,
     state: Lock<State>,
 }
@@ -64,10 +66,10 @@ pub(crate) struct Timers {
 struct State {
     wheel: Wheel<Alarm>,
     /// Number of [`TimersRef`]s.
-    held: usize,
+    num_refs: usize,
     /// True while the [`TimersRef`]s own one count of the `Arc`: from the first timer on, until the
     /// timers are closed and the last `TimersRef` is gone.
-    counted: bool,
+    owns_count: bool,
     /// Set when the vCPU leaves the runtime, after which these timers are not expired any more.
     closed: bool,
     /// Cache of `expire`, so that it does not allocate.
@@ -77,7 +79,7 @@ struct State {
 impl State {
     /// Returns true, once, when the caller must release the count of the [`TimersRef`]s.
     fn take_count(&mut self) -> bool {
-        self.closed && self.held == 0 && std::mem::take(&mut self.counted)
+        self.closed && self.num_refs == 0 && std::mem::take(&mut self.owns_count)
     }
 }
 
@@ -111,7 +113,7 @@ impl TimersRef {
         if state.wheel.is_empty() {
             self.next.store(NEVER, Ordering::Relaxed);
         }
-        state.held -= 1;
+        state.num_refs -= 1;
         let releases_count = state.take_count();
         drop(state);
         if releases_count {
@@ -128,8 +130,10 @@ impl TimersRef {
     }
 }
 
+/// The outcome of arming a timer.
 pub(super) enum Armed {
     At(TimersRef, Key),
+    /// The deadline has passed; nothing is armed.
     Past,
     /// The vCPU has left the runtime; nothing is armed.
     Closed,
@@ -150,8 +154,8 @@ impl Timers {
             next: AtomicU64::new(NEVER),
             state: Lock::new(State {
                 wheel: Wheel::new(now),
-                held: 0,
-                counted: false,
+                num_refs: 0,
+                owns_count: false,
                 closed: false,
                 due: Vec::new(),
             }),
@@ -208,10 +212,10 @@ impl Timers {
 
     /// Wakes all sleepers, which then arm on another vCPU. Called when the vCPU leaves the runtime.
     pub(crate) fn close(self: &Arc<Self>) {
-        let mut woken = Vec::new();
+        let mut alarms = Vec::new();
         let mut state = self.state.lock();
         state.closed = true;
-        state.wheel.drain(|alarm| woken.push(alarm));
+        state.wheel.drain(|alarm| alarms.push(alarm));
         self.next.store(NEVER, Ordering::Relaxed);
         let releases_count = state.take_count();
         drop(state);
@@ -220,7 +224,7 @@ impl Timers {
             // the `TimersRef`s. It is not the last count, because the caller has another.
             unsafe { Arc::decrement_strong_count(Arc::as_ptr(self)) };
         }
-        for alarm in woken {
+        for alarm in alarms {
             alarm.into_deferred_call().run();
         }
     }
@@ -242,19 +246,19 @@ impl Timers {
             return Armed::Closed;
         }
         let alarm = Alarm::of(waker, || level);
-        let (key, fires) = state.wheel.insert(deadline, alarm);
-        if fires < self.next.load(Ordering::Relaxed) {
-            self.next.store(fires, Ordering::Relaxed);
+        let (key, fire_time) = state.wheel.insert(deadline, alarm);
+        if fire_time < self.next.load(Ordering::Relaxed) {
+            self.next.store(fire_time, Ordering::Relaxed);
         }
-        state.held += 1;
-        if !state.counted {
-            state.counted = true;
+        state.num_refs += 1;
+        if !state.owns_count {
+            state.owns_count = true;
             std::mem::forget(self.clone());
         }
         // The pointer comes from the `Arc`, not from a reference, so that the counts can be
         // reached. SAFETY: the pointer of an `Arc` is not null.
-        let held = TimersRef(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
-        Armed::At(held, key)
+        let timers_ref = TimersRef(unsafe { NonNull::new_unchecked(Arc::as_ptr(self).cast_mut()) });
+        Armed::At(timers_ref, key)
     }
 
     /// Checks whether a timer has fired. If not, it will wake `waker`.
@@ -282,13 +286,14 @@ impl Timers {
     pub(super) fn reset(&self, key: Key, deadline: u64) -> bool {
         let mut state = self.state.lock();
         let armed = state.wheel.reset(key, deadline);
-        let fires = state.wheel.rounded(deadline);
-        if fires < self.next.load(Ordering::Relaxed) {
-            self.next.store(fires, Ordering::Relaxed);
+        let fire_time = state.wheel.rounded(deadline);
+        if fire_time < self.next.load(Ordering::Relaxed) {
+            self.next.store(fire_time, Ordering::Relaxed);
         }
         armed
     }
 
+    /// Stores the lower bound of the deadlines anew. The caller holds the lock.
     fn refresh(&self, state: &State) {
         let next = state.wheel.next_deadline().unwrap_or(NEVER);
         self.next.store(next, Ordering::Relaxed);
@@ -302,7 +307,7 @@ mod tests {
     fn arm(timers: &Arc<Timers>, deadline: u64) -> (TimersRef, Key) {
         let waker = Waker::noop();
         match timers.arm(deadline, &mut LockSafeWaker::new(waker), None) {
-            Armed::At(held, key) => (held, key),
+            Armed::At(timers_ref, key) => (timers_ref, key),
             Armed::Past | Armed::Closed => panic!("not armed"),
         }
     }
@@ -313,17 +318,21 @@ mod tests {
         for closes_first in [true, false] {
             let timers = Arc::new(Timers::new(0, &host));
             let alive = Arc::downgrade(&timers);
-            let (one, first) = arm(&timers, 10_000);
-            let (two, second) = arm(&timers, 20_000);
+            let (first_ref, first_key) = arm(&timers, 10_000);
+            let (second_ref, second_key) = arm(&timers, 20_000);
             assert_eq!(timers.expire(15_000, DeferredCall::run), 1);
-            assert!(one.cancel(first).is_none(), "the timer has not fired");
+            assert!(
+                first_ref.cancel(first_key).is_none(),
+                "the timer has not fired"
+            );
             if closes_first {
                 timers.close();
                 drop(timers);
                 assert!(alive.upgrade().is_some());
-                assert!(two.cancel(second).is_none(), "`close` did not wake it");
+                let waker = second_ref.cancel(second_key);
+                assert!(waker.is_none(), "`close` did not wake the sleeper");
             } else {
-                assert!(two.cancel(second).is_some());
+                assert!(second_ref.cancel(second_key).is_some());
                 timers.close();
                 drop(timers);
             }

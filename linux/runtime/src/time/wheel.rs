@@ -26,20 +26,29 @@
 
 use std::mem;
 
+/// Binary logarithm of the nanoseconds per tick.
 const TICK_BITS: u32 = 10;
+/// Number of bits of a tick that select a slot within a level.
 const GROUP_BITS: u32 = 6;
+/// Number of slots of a level.
 const SLOTS: usize = 1 << GROUP_BITS;
+/// Number of levels of the wheel.
 const LEVELS: usize = 9;
 /// Last tick that exists: 584 years after the clock's zero.
 const LAST_TICK: u64 = (1 << (64 - TICK_BITS)) - 1;
+/// Index that stands for no node.
 const NONE: u32 = u32::MAX;
 
+/// Index of the node of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u32);
 
+/// A wheel of timers, each with a value.
 pub(crate) struct Wheel<T> {
     nodes: Vec<Node<T>>,
+    /// Index of the first unused node; `next` links the unused nodes.
     free: u32,
+    /// Number of timers that have not fired.
     armed: usize,
     /// Last tick whose timers have fired.
     elapsed: u64,
@@ -47,7 +56,9 @@ pub(crate) struct Wheel<T> {
 }
 
 struct Level {
+    /// Bitmap of the slots in use.
     used: u64,
+    /// Index of the first node of each slot in use.
     heads: [u32; SLOTS],
     /// Lower bound of the ticks of each slot's timers.
     bounds: [u64; SLOTS],
@@ -178,6 +189,7 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// Removes all timers that have not fired, and passes their values to `fire`.
     pub(crate) fn drain(&mut self, mut fire: impl FnMut(T)) {
         for level in self.levels.iter_mut() {
             level.used = 0;
@@ -231,11 +243,11 @@ impl<T> Wheel<T> {
         let group = (node.tick ^ elapsed).checked_ilog2().unwrap_or(0) / GROUP_BITS;
         let slot = (node.tick >> (group * GROUP_BITS)) as usize % SLOTS;
         let level = &mut self.levels[group as usize];
-        let fresh = level.used & (1 << slot) == 0;
+        let is_slot_empty = level.used & (1 << slot) == 0;
         node.level = group as u8;
         node.slot = slot as u8;
         node.prev = NONE;
-        if fresh {
+        if is_slot_empty {
             node.next = NONE;
             level.used |= 1 << slot;
             level.bounds[slot] = node.tick;
@@ -290,6 +302,7 @@ impl<T> Wheel<T> {
 }
 
 impl Level {
+    /// Returns the first slot in use, if its timers may be due at the tick `now`.
     fn first_until(&self, now: u64) -> Option<usize> {
         let first = self.used.trailing_zeros() as usize;
         (self.used != 0 && self.bounds[first] <= now).then_some(first)
@@ -418,8 +431,8 @@ mod tests {
                     Step::Insert(after) => {
                         let deadline = now.saturating_add(after);
                         // A past deadline waits for the tick after the last expiry.
-                        let at = due(deadline).max(wheel.rounded(deadline));
-                        list.push((at, number, wheel.insert(deadline, number).0));
+                        let fire_time = due(deadline).max(wheel.rounded(deadline));
+                        list.push((fire_time, number, wheel.insert(deadline, number).0));
                     }
                     Step::Remove(index) if !list.is_empty() => {
                         let (_, number, key) = list.swap_remove(index.index(list.len()));
@@ -436,14 +449,14 @@ mod tests {
                             Step::Expire(after) => now.saturating_add(after),
                             _ => now.max(wheel.next_deadline().unwrap_or(now)),
                         };
-                        let mut got = Vec::new();
-                        wheel.expire(now, |deadline, value| got.push((deadline, value)));
-                        got.sort_unstable();
+                        let mut fired = Vec::new();
+                        wheel.expire(now, |deadline, value| fired.push((deadline, value)));
+                        fired.sort_unstable();
                         let mut expected: Vec<_> =
                             list.extract_if(.., |timer| timer.0 <= now).collect();
                         expected.sort_unstable_by_key(|timer| (timer.0, timer.1));
                         prop_assert_eq!(
-                            got,
+                            fired,
                             expected.iter().map(|timer| (timer.0, timer.1)).collect::<Vec<_>>()
                         );
                         for (_, _, key) in expected {

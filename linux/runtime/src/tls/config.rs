@@ -11,12 +11,12 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::fs;
 
-fn invalid(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.into())
+fn invalid(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
-/// Returns the provider of the cryptography explicitly, because a program may contain several
-/// providers.
+/// Returns the provider of the cryptography. Configurations name it explicitly, because a program
+/// may contain several providers.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
@@ -88,8 +88,8 @@ pub async fn load_server_config(
 pub fn client_config(roots_pem: &[u8]) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     // One usable root suffices, because systems carry old roots that rustls cannot parse.
-    let (good, _) = roots.add_parsable_certificates(certificates(roots_pem)?);
-    if good == 0 {
+    let (num_usable, _) = roots.add_parsable_certificates(certificates(roots_pem)?);
+    if num_usable == 0 {
         return Err(invalid("none of the root certificates can be used"));
     }
     Ok(ClientConfig::builder_with_provider(provider())

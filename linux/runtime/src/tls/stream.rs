@@ -34,8 +34,8 @@ impl Acceptor {
     /// A dropped future closes the connection.
     ///
     /// # Errors
-    /// `InvalidData` for a client that does not speak TLS, `UnexpectedEof`, and the errors
-    /// of the stream.
+    /// `InvalidData` for a client that does not speak TLS, `UnexpectedEof` for a client that closes
+    /// the connection, and the errors of the stream.
     pub async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -75,8 +75,8 @@ impl Connector {
     /// A dropped future closes the connection.
     ///
     /// # Errors
-    /// `InvalidInput` if `host` is not a name; `InvalidData` if the certificate is not
-    /// trusted; the errors of the stream.
+    /// `InvalidInput` if `host` is neither a name nor an IP address; `InvalidData` if the
+    /// certificate is not trusted; the errors of the stream.
     pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -19,8 +19,8 @@
 //!    epoll set readable. A coroutine waits for the set ([`TokioRuntime::drive_when_used`]) and
 //!    starts the thread.
 //! 3. At the end of the runtime the vCPUs leave first and cancel their coroutines within tokio's
-//!    runtime. Then tokio's tasks are dropped. This waits for polls of the tasks and for blocking
-//!    calls, for at most [`GRACE`].
+//!    runtime. Then tokio's tasks are dropped. The drop waits for polls of the tasks and for
+//!    blocking calls, for at most [`GRACE`].
 //!
 //! tokio's runtime costs five descriptors and one coroutine until its first use; afterwards, each
 //! wake costs a switch from tokio's thread to the vCPU's. tokio's context is entered once per
@@ -54,7 +54,9 @@ use crate::tokio::servers;
 use crate::tokio::thread_hooks::ThreadHook;
 use crate::user_code::catch_panic::catch_panic;
 
+/// Longest wait for tokio's tasks and blocking calls at the end of the runtime.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time between two attempts to start the thread.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Error text of a call that needs a vCPU, on a thread of tokio.
@@ -88,22 +90,22 @@ enum State {
 }
 
 impl TokioRuntime {
-    /// Builds a runtime whose tasks are a part of `ours`.
+    /// Builds a runtime of tokio whose threads belong to `upshift_runtime`.
     pub(crate) fn new(
         name: &str,
         blocking_threads: usize,
-        ours: &RuntimeCell,
+        upshift_runtime: &RuntimeCell,
     ) -> io::Result<TokioRuntime> {
-        let runtime_cell = ours.clone();
+        let runtime_cell = upshift_runtime.clone();
         let cpus = affinity::current().ok();
-        let of_process = cpus.clone();
+        let process_cpus = cpus.clone();
         let runtime = runtime::Builder::new_current_thread()
             // tokio adds the number of its own threads.
             .max_blocking_threads(blocking_threads.min(usize::MAX / 2))
             .thread_name(format!("{name}-tokio"))
             .on_thread_start(move || {
                 // The thread may have been started by a vCPU that is pinned to one CPU.
-                of_process.as_ref().map(affinity::restore);
+                process_cpus.as_ref().map(affinity::set);
                 context::join_runtime(&runtime_cell, OUTSIDE);
             })
             .enable_all()
@@ -129,14 +131,14 @@ impl TokioRuntime {
     /// memory for the coroutine.
     pub(crate) fn drive_when_used(
         &self,
-        ours: &Shared,
+        shared: &Shared,
         runtime_cell: &RuntimeCell,
     ) -> io::Result<()> {
         let Some(epoll) = epoll_of(&self.handle) else {
             return self.driver.start(runtime_cell);
         };
         let (driver, runtime_cell) = (self.driver.clone(), runtime_cell.clone());
-        let starts = async move {
+        let start_at_first_use = async move {
             let epoll = Descriptor::new(epoll);
             // If the ring reports an error, the first use cannot be observed, so the thread starts
             // now.
@@ -149,8 +151,13 @@ impl TokioRuntime {
                 sleep(RETRY).await;
             }
         };
-        ours.domain
-            .spawn_at(starts, Priority::At(Level::MOST_URGENT), Location::caller())
+        shared
+            .domain
+            .spawn_at(
+                start_at_first_use,
+                Priority::At(Level::MOST_URGENT),
+                Location::caller(),
+            )
             .map_err(io::Error::other)?
             .detach();
         Ok(())
@@ -189,7 +196,7 @@ impl Driver {
             return Ok(());
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let (ends, ended) = mpsc::channel::<()>();
+        let (end_sender, ended) = mpsc::channel::<()>();
         // If the thread does not start, the runtime stays here.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let take = |runtime: &Mutex<Option<runtime::Runtime>>| {
@@ -199,11 +206,11 @@ impl Driver {
         let (thread_runtime, runtime_cell) = (runtime.clone(), runtime_cell.clone());
         let cpus = self.cpus.clone();
         let drive = move || {
-            let _ends = ends;
+            let _end_sender = end_sender;
             // The CPUs are set before the first task runs. If that fails, the thread stays on the
             // CPUs of the thread that has started it.
             if let Some(cpus) = &cpus {
-                let _ = affinity::restore(cpus);
+                let _ = affinity::set(cpus);
             }
             context::join_runtime(&runtime_cell, OUTSIDE);
             preempt::schedule_as_waiter();
@@ -218,7 +225,7 @@ impl Driver {
         match thread::Builder::new().name(self.name.clone()).spawn(drive) {
             Ok(thread) => {
                 if let Some(cpus) = &self.cpus {
-                    affinity::restore_thread(&thread, cpus);
+                    affinity::set_of_thread(&thread, cpus);
                 }
                 *state = State::Driven {
                     stop,
@@ -294,6 +301,7 @@ fn epoll_of(handle: &Handle) -> Option<OwnedFd> {
     (set >= 0).then(|| unsafe { OwnedFd::from_raw_fd(set) })
 }
 
+/// The hook through which a thread of a vCPU enters tokio's runtime.
 struct EnterRuntime(Handle);
 
 /// The entered context of tokio. The fields are dropped in this order: the guard goes first.

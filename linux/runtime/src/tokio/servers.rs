@@ -10,8 +10,8 @@
 //! sign if it also has tasks of tokio; so the text of the notice is conditional.
 //!
 //! A search reads the files of `/proc/self/fdinfo` up to the file of the set, which has a line for
-//! each descriptor of tokio's driver. The first search comes after [`FIRST`], each further search
-//! after twice the time, until the notice has been printed.
+//! each descriptor of tokio's driver. The first search comes after [`FIRST_SEARCH`], each further
+//! search after twice the time, until the notice has been printed.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -23,17 +23,18 @@ use tokio::runtime::Handle;
 
 use crate::notice::notice;
 
-const FIRST: Duration = Duration::from_secs(1);
+/// Time after which the first search begins.
+const FIRST_SEARCH: Duration = Duration::from_secs(1);
 
-/// Searches for a server on the thread that polls this future, which is a task of tokio, until a
-/// server is found.
+/// Searches until it finds a server on tokio's thread, and reports it. This future is itself a task
+/// of tokio.
 pub(super) async fn watch() {
-    let mut wait = FIRST;
+    let mut wait = FIRST_SEARCH;
     loop {
         tokio::time::sleep(wait).await;
-        if let Some(listens) = server(&Handle::current(), 1) {
+        if let Some(addresses) = server(&Handle::current(), 1) {
             notice(format_args!(
-                "tokio listens on {listens}: if its connections are tasks of tokio, as those of `axum::serve` and of hyper's \
+                "tokio listens on {addresses}: if its connections are tasks of tokio, as those of `axum::serve` and of hyper's \
                  examples are, they share one thread and have no level. Change `axum::serve(listener, app)` to \
                  `upshift::axum::serve(listener, app)` (feature `axum`), and its listener to `upshift::net::TcpListener::bind(…)?`; \
                  hyper: `upshift::hyper::Server`; for other protocols spawn each connection by `upshift::spawn`"
@@ -45,18 +46,21 @@ pub(super) async fn watch() {
 }
 
 /// Returns the addresses of the listening sockets that tokio's driver watches, if there are any
-/// and more than `own` tasks of tokio are alive.
-fn server(tokio: &Handle, own: usize) -> Option<String> {
-    if tokio.metrics().num_alive_tasks() <= own {
+/// and more than `own_tasks` tasks of tokio are alive.
+fn server(tokio: &Handle, own_tasks: usize) -> Option<String> {
+    if tokio.metrics().num_alive_tasks() <= own_tasks {
         return None;
     }
-    let addresses: Vec<_> = watched(tokio)?.into_iter().filter_map(listens).collect();
+    let addresses: Vec<_> = watched_descriptors(tokio)?
+        .into_iter()
+        .filter_map(listening_address)
+        .collect();
     (!addresses.is_empty()).then(|| addresses.join(", "))
 }
 
 /// Returns the descriptors in the epoll set of tokio's driver. tokio does not name its set, so the
 /// function searches for the set that contains a socket which was just registered with tokio.
-fn watched(tokio: &Handle) -> Option<Vec<RawFd>> {
+fn watched_descriptors(tokio: &Handle) -> Option<Vec<RawFd>> {
     let _within = tokio.enter();
     let probe = UnixDatagram::unbound().ok()?;
     let sets = fs::read_dir("/proc/self/fdinfo").ok()?;
@@ -75,7 +79,7 @@ fn members(set: &str) -> Vec<RawFd> {
 }
 
 /// Returns the address that a socket listens on; `None` for every other descriptor.
-fn listens(fd: RawFd) -> Option<String> {
+fn listening_address(fd: RawFd) -> Option<String> {
     // SAFETY: the number is not -1. If the socket's owner closes it meanwhile, the calls below
     // fail, or only read an option and an address of the descriptor that then has the number.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -111,9 +115,10 @@ mod tests {
             .enable_all()
             .build()
             .unwrap();
-        let ours = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let std_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let task = tokio.spawn(std::future::pending::<()>());
-        let client = tokio.block_on(tokio::net::TcpStream::connect(ours.local_addr().unwrap()));
+        let std_address = std_listener.local_addr().unwrap();
+        let client = tokio.block_on(tokio::net::TcpStream::connect(std_address));
         // Neither a listener of another driver nor a connection of tokio is a server.
         assert_eq!(server(tokio.handle(), 0), None);
         let listener = tokio.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));

@@ -1,10 +1,10 @@
 //! Hooks that run when a thread begins to serve a vCPU, and when it stops.
 //!
 //! A [`ThreadHook`] begins when a thread enters the loop of a vCPU, and ends when the thread leaves
-//! the loop. This happens once on the thread of a vCPU, with each call on the thread of `block_on`,
-//! and on spare threads each time that they serve. When a hook begins, the thread already serves
-//! the vCPU; when the hook ends, it no longer does. Coroutines move between threads, so each thread
-//! has the same hooks. They cost nothing per poll.
+//! the loop. This happens once on the thread of a vCPU, with each call of `block_on` on the calling
+//! thread, and on spare threads each time that they serve. When a hook begins, the thread already
+//! serves the vCPU; when the hook ends, it no longer does. Coroutines move between threads, so each
+//! thread has the same hooks. Hooks cost nothing per poll.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,11 @@ use std::sync::Arc;
 use crate::notice::notice;
 use crate::user_code::catch_panic::catch_panic;
 
+/// Code that runs at both ends of a thread's service of a vCPU.
 pub(crate) trait ThreadHook: Send + Sync {
+    /// Called when the thread begins to serve the vCPU.
     fn begin(&self);
+    /// Called when the thread has stopped to serve the vCPU.
     fn end(&self);
 }
 

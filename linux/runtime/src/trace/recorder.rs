@@ -27,28 +27,33 @@ use crate::time::clock;
 const OTHERS: usize = MAX_VCPUS;
 
 pub(crate) struct Recorder {
-    on: AtomicBool,
+    is_recording: AtomicBool,
     /// Null, or a pointer into an `Arc` in `state`.
     rings: Box<[AtomicPtr<Ring>]>,
+    /// Number of events that were lost because their vCPU has no ring.
     without_ring: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
+    /// All rings that have been created.
     all: Vec<Arc<Ring>>,
     /// The ring in use for each vCPU, and the number of its first record.
     current: HashMap<usize, (Arc<Ring>, u64)>,
+    /// Minimum size of a ring, in records.
     records: usize,
+    /// Ticks at the beginning and at the end of the recording.
     began: u64,
     ended: Option<u64>,
+    /// The vCPUs that were awake when the recording began, and their polls under way.
     initial: Vec<Record>,
 }
 
 impl Recorder {
     pub(crate) fn new() -> Recorder {
         Recorder {
-            on: AtomicBool::new(false),
+            is_recording: AtomicBool::new(false),
             rings: (0..=MAX_VCPUS).map(|_| AtomicPtr::default()).collect(),
             without_ring: AtomicU64::new(0),
             state: Mutex::default(),
@@ -59,32 +64,33 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Costs one load.
+    /// Returns whether a recording is under way. Costs one load.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.on.load(Relaxed)
+        self.is_recording.load(Relaxed)
     }
 
+    /// Begins a recording with at least `records` records per ring.
     pub(super) fn start<H: Host>(&self, domain: &Domain<H>, records: usize) -> io::Result<()> {
         let mut state = self.state();
-        self.on.store(false, Relaxed);
+        self.is_recording.store(false, Relaxed);
         state.records = records;
         state.ended = Some(state.began);
         state.initial.clear();
         for index in (0..domain.vcpus().count()).chain([OTHERS]) {
-            self.ensure(&mut state, index)?;
+            self.ensure_ring(&mut state, index)?;
         }
         self.without_ring.store(0, Relaxed);
         state.began = clock::ticks();
         state.ended = None;
-        self.on.store(true, Relaxed);
+        self.is_recording.store(true, Relaxed);
         // Read after the store, so that the ends of these polls are recorded.
         for vcpu in domain
             .vcpus()
             .filter(|vcpu| !vcpu.is_retired() && !vcpu.is_parked())
         {
             let (index, at) = (vcpu.index(), state.began);
-            state.initial.push(of_vcpu(index, UNPARKED, 0, at));
+            state.initial.push(vcpu_record(index, UNPARKED, 0, at));
             if let Some(poll) = vcpu.current_poll() {
                 state.initial.push(Record {
                     at,
@@ -97,9 +103,10 @@ impl Recorder {
         Ok(())
     }
 
+    /// Ends the recording.
     pub(super) fn stop(&self) {
         let mut state = self.state();
-        if self.on.swap(false, Relaxed) {
+        if self.is_recording.swap(false, Relaxed) {
             state.ended = Some(clock::ticks());
         }
     }
@@ -110,16 +117,16 @@ impl Recorder {
             // A vCPU that is added again continues its own ring.
             if !state.current.contains_key(&index) {
                 // If memory is short, the records of the vCPU are counted as lost.
-                let _ = self.ensure(&mut state, index);
+                let _ = self.ensure_ring(&mut state, index);
             }
         }
     }
 
     /// Provides a large enough ring for vCPU `index`. Only records that are added from now on
     /// belong to the recording.
-    fn ensure(&self, state: &mut State, index: usize) -> io::Result<()> {
-        let known = state.current.get(&index).map(|(ring, _)| ring.clone());
-        let ring = match known.filter(|ring| ring.size() >= state.records) {
+    fn ensure_ring(&self, state: &mut State, index: usize) -> io::Result<()> {
+        let old_ring = state.current.get(&index).map(|(ring, _)| ring.clone());
+        let ring = match old_ring.filter(|ring| ring.size() >= state.records) {
             Some(ring) => ring,
             None => {
                 let ring = Arc::new(Ring::new(state.records)?);
@@ -135,7 +142,7 @@ impl Recorder {
 
     #[cold]
     pub(crate) fn changed(&self, change: &Change) {
-        let (kind, argument) = number(change.step);
+        let (kind, argument) = encode_step(change.step);
         let record = Record {
             at: clock::ticks(),
             id: change.id.to_u64(),
@@ -153,7 +160,7 @@ impl Recorder {
         let record = Record {
             id: id.to_u64(),
             packed: pack(NAMED, level.get(), index, Some(index), argument),
-            ..of_vcpu(index, NAMED, 0, clock::ticks())
+            ..vcpu_record(index, NAMED, 0, clock::ticks())
         };
         self.push(Some(index), &record);
     }
@@ -161,14 +168,17 @@ impl Recorder {
     #[inline]
     pub(crate) fn parked(&self, index: usize) {
         if self.is_on() {
-            self.push(Some(index), &of_vcpu(index, PARKED, 0, clock::ticks()));
+            self.push(Some(index), &vcpu_record(index, PARKED, 0, clock::ticks()));
         }
     }
 
     #[inline]
     pub(crate) fn unparked(&self, index: usize) {
         if self.is_on() {
-            self.push(Some(index), &of_vcpu(index, UNPARKED, 0, clock::ticks()));
+            self.push(
+                Some(index),
+                &vcpu_record(index, UNPARKED, 0, clock::ticks()),
+            );
         }
     }
 
@@ -183,7 +193,7 @@ impl Recorder {
         let at = clock::ticks();
         let completions = reap();
         if completions != 0 {
-            self.push(Some(index), &of_vcpu(index, ARRIVED, completions, at));
+            self.push(Some(index), &vcpu_record(index, ARRIVED, completions, at));
         }
     }
 
@@ -200,6 +210,7 @@ impl Recorder {
         }
     }
 
+    /// Creates the timeline of the recording.
     pub(super) fn snapshot(&self, name: &str, vcpus: usize, names: &Names) -> Timeline {
         let state = self.state();
         let mut timeline = Timeline::new(name);
@@ -209,13 +220,13 @@ impl Recorder {
         let mut rings: Vec<_> = state.current.iter().collect();
         rings.sort_by_key(|(index, _)| **index);
         for (_, (ring, first)) in rings {
-            let (of_ring, overwritten, missing) = ring.read(*first);
+            let (ring_records, overwritten, missing) = ring.read(*first);
             timeline.lost += overwritten + missing;
             if overwritten != 0 {
-                let oldest = of_ring.iter().map(|record| record.at).min();
+                let oldest = ring_records.iter().map(|record| record.at).min();
                 window = window.max(oldest.unwrap_or(window));
             }
-            records.extend(of_ring);
+            records.extend(ring_records);
         }
         let end = state.ended.unwrap_or_else(clock::ticks);
         let began = state.began;
@@ -252,9 +263,10 @@ impl Recorder {
 struct UnderWay(HashMap<usize, (Record, Option<Record>)>);
 
 impl UnderWay {
+    /// Updates the state with the next record.
     fn note(&mut self, record: &Record) {
         let Unpacked { kind, vcpu, .. } = unpack(record.packed);
-        let awake = of_vcpu(vcpu, UNPARKED, 0, record.at);
+        let awake = vcpu_record(vcpu, UNPARKED, 0, record.at);
         match kind {
             PARKED => drop(self.0.remove(&vcpu)),
             UNPARKED => drop(self.0.insert(vcpu, (awake, None))),
@@ -277,10 +289,10 @@ impl UnderWay {
         of_vcpus.sort_by_key(|(vcpu, _)| *vcpu);
         let mut all = Vec::new();
         for (vcpu, (awake, poll)) in of_vcpus {
-            let mut of_vcpu = following
+            let mut records_of_vcpu = following
                 .iter()
                 .filter(|record| unpack(record.packed).vcpu == vcpu);
-            let next = of_vcpu.find(|record| {
+            let next = records_of_vcpu.find(|record| {
                 matches!(
                     unpack(record.packed).kind,
                     POLLED..=SUSPENDED | EXITED | PARKED | UNPARKED
@@ -304,6 +316,7 @@ impl UnderWay {
     }
 }
 
+/// Adds records to a timeline.
 struct Writer<'a> {
     timeline: Timeline,
     sites: HashMap<*const Location<'static>, u32>,
@@ -323,7 +336,7 @@ impl Writer<'_> {
             by,
             argument,
         } = unpack(record.packed);
-        let event_kind = match (step(kind, argument), Level::new(level)) {
+        let event_kind = match (decode_step(kind, argument), Level::new(level)) {
             (Some(step), Ok(level)) => {
                 let name = self.name_of(record.id, step);
                 let coroutine = Coroutine {
@@ -366,6 +379,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Gives the poll under way of a coroutine the name of its work, and the level of that work.
     fn named(&mut self, id: u64, level: Level, number: usize) {
         let work = u32::try_from(number).ok().and_then(|n| self.names.get(n));
         if let Some(work) = work
@@ -382,6 +396,7 @@ impl Writer<'_> {
         }
     }
 
+    /// Returns the number of a spawn location in the timeline.
     fn site(&mut self, location: Option<&'static Location<'static>>) -> u32 {
         let Some(location) = location else {
             return self.timeline.site("?");
@@ -392,10 +407,12 @@ impl Writer<'_> {
     }
 }
 
+/// Returns the nanoseconds between two ticks.
 fn nanos(from: u64, to: u64) -> u64 {
     clock::nanos(clock::from_ticks(to.saturating_sub(from)))
 }
 
+// Kinds of records.
 const SPAWNED: u8 = 0;
 const READY: u8 = 1;
 const STOLEN: u8 = 2;
@@ -410,7 +427,8 @@ const UNPARKED: u8 = 10;
 const ARRIVED: u8 = 11;
 const NAMED: u8 = 12;
 
-fn number(step: Step) -> (u8, usize) {
+/// Returns the kind and the argument of a record of this step.
+fn encode_step(step: Step) -> (u8, usize) {
     match step {
         Step::Spawned => (SPAWNED, 0),
         Step::Ready => (READY, 0),
@@ -424,7 +442,8 @@ fn number(step: Step) -> (u8, usize) {
     }
 }
 
-fn step(kind: u8, argument: usize) -> Option<Step> {
+/// Returns the step of a coroutine that a record stands for; `None` for other kinds of records.
+fn decode_step(kind: u8, argument: usize) -> Option<Step> {
     Some(match kind {
         SPAWNED => Step::Spawned,
         READY => Step::Ready,
@@ -468,7 +487,8 @@ fn unpack(packed: u64) -> Unpacked {
     }
 }
 
-fn of_vcpu(index: usize, kind: u8, argument: usize, at: u64) -> Record {
+/// Creates a record of a step of a vCPU.
+fn vcpu_record(index: usize, kind: u8, argument: usize, at: u64) -> Record {
     Record {
         at,
         id: 0,

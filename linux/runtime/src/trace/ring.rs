@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, fence};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
+    /// Time of the event, in ticks.
     pub(super) at: u64,
     pub(super) id: u64,
     pub(super) location: Option<&'static Location<'static>>,
@@ -28,7 +29,9 @@ pub(super) struct Record {
     pub(super) packed: u64,
 }
 
+/// A slot of the ring.
 struct Entry {
+    /// 2i+1 while record i is written, and 2i+2 afterwards.
     stamp: AtomicU64,
     at: AtomicU64,
     id: AtomicU64,
@@ -50,8 +53,8 @@ impl Entry {
     }
 
     fn read(&self, number: u64) -> Option<Record> {
-        let written = 2 * number + 2;
-        if self.stamp.load(Acquire) != written {
+        let final_stamp = 2 * number + 2;
+        if self.stamp.load(Acquire) != final_stamp {
             return None;
         }
         let location = self.location.load(Relaxed);
@@ -64,7 +67,7 @@ impl Entry {
             packed: self.packed.load(Relaxed),
         };
         fence(Acquire);
-        (self.stamp.load(Relaxed) == written).then_some(record)
+        (self.stamp.load(Relaxed) == final_stamp).then_some(record)
     }
 }
 
@@ -182,8 +185,8 @@ mod tests {
             ring.push_own(&record(n));
         }
         let (records, lost, _) = ring.read(0);
-        let at: Vec<u64> = records.iter().map(|record| record.at).collect();
-        assert_eq!(at, (12..20).collect::<Vec<_>>());
+        let numbers: Vec<u64> = records.iter().map(|record| record.at).collect();
+        assert_eq!(numbers, (12..20).collect::<Vec<_>>());
         assert_eq!(lost, 12);
         let (records, lost, missing) = ring.read(15);
         assert_eq!((records.len(), lost, missing), (5, 0, 0));
@@ -219,12 +222,12 @@ mod tests {
     #[test]
     fn no_record_is_of_two_writers() {
         let ring = Ring::new(4).unwrap();
-        let each = if cfg!(miri) { 50 } else { 50_000 };
+        let records_per_writer = if cfg!(miri) { 50 } else { 50_000 };
         std::thread::scope(|scope| {
             for writer in 0..4 {
                 let ring = &ring;
                 scope.spawn(move || {
-                    for n in 0..each {
+                    for n in 0..records_per_writer {
                         ring.push_shared(&record(n * 4 + writer));
                     }
                 });
@@ -234,7 +237,7 @@ mod tests {
             }
         });
         let count = ring.count();
-        assert_eq!(count, 4 * each);
+        assert_eq!(count, 4 * records_per_writer);
         let (records, lost, missing) = ring.read(0);
         records.iter().for_each(assert_whole);
         assert_eq!(records.len() as u64 + lost + missing, count);

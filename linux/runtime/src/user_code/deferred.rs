@@ -15,21 +15,24 @@ use crate::host::Linux;
 /// Calls the wakers of Upshift's coroutines, and defers the other calls to one coroutine for each
 /// level. Keeps the order of the calls within a level.
 pub(crate) fn run(domain: &Domain<Linux>, all: Vec<DeferredCall>) {
-    let mut rest = Vec::new();
+    let mut foreign_calls = Vec::new();
     for call in all {
         if call.is_waker_of(Domain::<Linux>::waker_table()) {
             call.run();
         } else {
-            rest.push(call);
+            foreign_calls.push(call);
         }
     }
-    while let Some(level) = rest.first().map(DeferredCall::level) {
-        let (these, others) = rest.into_iter().partition(|call| call.level() == level);
-        rest = others;
-        start(domain, level, these);
+    while let Some(level) = foreign_calls.first().map(DeferredCall::level) {
+        let (calls, other_calls) = foreign_calls
+            .into_iter()
+            .partition(|call| call.level() == level);
+        foreign_calls = other_calls;
+        start(domain, level, calls);
     }
 }
 
+/// Starts a coroutine at this level that makes the calls.
 fn start(domain: &Domain<Linux>, level: u8, all: Vec<DeferredCall>) {
     let one_by_one = async move {
         for call in all {

@@ -19,6 +19,7 @@ impl Worker {
         self.ring.start(operation, level.get())
     }
 
+    /// Starts a file read. The vCPU submits a few gathered reads before its next poll.
     pub(crate) fn start_read<T: Operation>(&self, operation: T) -> Submission<T> {
         let submission = self.start(operation);
         self.outbox.add_read();

@@ -82,6 +82,7 @@ pub(crate) const POLLS_PER_REAP: u32 = 64;
 /// but beyond five intervals the CPU time per request does not fall any further.
 const REAP_INTERVALS: u64 = 5;
 
+/// Returns the bitmap of the levels that are more urgent than `level`.
 fn more_urgent_than(level: u8) -> u64 {
     (1 << level) - 1
 }
@@ -159,7 +160,9 @@ pub(crate) trait VcpuKind<'a> {
     /// Returns whether completions must be reaped before the next poll, however short the last poll
     /// was.
     fn reaps_before_poll(&self) -> bool;
+    /// Called before the loop runs a pass or waits.
     fn between_polls(&self);
+    /// Picks the coroutine to poll next, or a suspended poll to resume.
     fn pick(
         &mut self,
         worker: &'a Worker,
@@ -168,10 +171,13 @@ pub(crate) trait VcpuKind<'a> {
     /// Hands a pinned coroutine over to the thread that polls such coroutines. Returns whether that
     /// thread has been given the vCPU as well.
     fn hand_over(&mut self, pinned: Running<'a, Linux>) -> bool;
+    /// Called immediately before a poll.
     fn poll_begins(&mut self);
+    /// Called immediately after a poll.
     fn poll_ends(&mut self);
     /// Gives the vCPU to the thread that holds this suspended poll.
     fn resume(&mut self, id: CoroutineId, for_a_turn: bool);
+    /// Called after a wait.
     fn after_wait(&mut self, worker: &'a Worker);
 }
 
@@ -423,19 +429,20 @@ impl Worker {
     /// have done so to let the ring be reaped.
     #[inline(always)]
     pub(crate) fn reap_is_due(&self, reaped_at: u64, gave_way: bool) -> bool {
-        let waits = self.ring.is_due(true) || self.timers.next_deadline().is_some();
-        (waits && self.is_reap_interval_over(reaped_at, gave_way)) || self.executor.is_look_due()
+        let may_have_work = self.ring.is_due(true) || self.timers.next_deadline().is_some();
+        (may_have_work && self.is_reap_interval_over(reaped_at, gave_way))
+            || self.executor.is_look_due()
     }
 
     #[inline(never)]
     fn is_reap_interval_over(&self, reaped_at: u64, gave_way: bool) -> bool {
-        let ago = clock::ticks().wrapping_sub(reaped_at);
-        ago >= self.pace.reap
+        let elapsed = clock::ticks().wrapping_sub(reaped_at);
+        elapsed >= self.pace.reap
             // If there is nothing to poll next, the loop is about to enter the ring anyway, and
             // reaps and waits with the same call.
             && (gave_way || self.executor.bitmap() != 0 || self.executor.has_arrivals())
             && (gave_way
-                || ago >= self.pace.reap.saturating_mul(REAP_INTERVALS)
+                || elapsed >= self.pace.reap.saturating_mul(REAP_INTERVALS)
                 || self.reap_may_be_urgent()
                 || self.timer_is_due())
     }
@@ -495,10 +502,10 @@ impl Worker {
 
     fn expire(&self) {
         if self.timers.next_deadline().is_some() {
-            let mut late = Vec::new();
-            self.timers.expire(clock::now(), |call| late.push(call));
-            if !late.is_empty() {
-                deferred::run(self.executor.domain(), late);
+            let mut calls = Vec::new();
+            self.timers.expire(clock::now(), |call| calls.push(call));
+            if !calls.is_empty() {
+                deferred::run(self.executor.domain(), calls);
             }
         }
     }
@@ -512,7 +519,7 @@ impl Worker {
     #[inline]
     pub(crate) fn notify_watchdog(&self) {
         if let Some(monitor) = self.shared.monitor.get() {
-            monitor.vcpu_wakes();
+            monitor.notify_vcpu_wake();
         }
     }
 
@@ -539,7 +546,7 @@ impl Worker {
             membership.withdraw(self.executor.index());
         }
         if let Some(preemptible) = self.preemptible.get()
-            && (!preemptible.end() || (preemptible.has_main() && self.executor.has_pinned()))
+            && (!preemptible.end() || (preemptible.has_main_thread() && self.executor.has_pinned()))
         {
             std::mem::forget(self);
             return false;

@@ -10,7 +10,7 @@ use crate::board::Post;
 use crate::host::Linux;
 use crate::time::clock;
 
-/// How long a vCPU sleeps when it gives way to another process.
+/// Longest sleep of a vCPU that gives way to another process.
 const YIELD_SLEEP: Duration = Duration::from_micros(500);
 
 impl Worker {
@@ -22,6 +22,7 @@ impl Worker {
             .is_some_and(|post| post.is_outranked(level))
     }
 
+    /// Publishes the poll that begins now, at this level.
     #[inline]
     pub(crate) fn publish(&self, level: u8) {
         if let Some(post) = &self.post {
@@ -52,15 +53,15 @@ impl Worker {
         if !post.gives_way(self.executor.bitmap(), self.next_level(yielded), now) {
             return false;
         }
-        let moment = self.timers.next_deadline().map_or(YIELD_SLEEP, |next| {
+        let sleep_time = self.timers.next_deadline().map_or(YIELD_SLEEP, |next| {
             YIELD_SLEEP.min(Duration::from_nanos(next.saturating_sub(now)))
         });
         self.outbox.clear();
-        // A due timer shortens the moment to zero, but another process may be ready on this CPU.
-        if moment.is_zero() {
+        // A due timer shortens the sleep to zero, but another process may be ready on this CPU.
+        if sleep_time.is_zero() {
             std::thread::yield_now();
         }
-        if let Err(error) = self.ring.wait(Some(moment)) {
+        if let Err(error) = self.ring.wait(Some(sleep_time)) {
             self.shared.report(&error);
         }
         self.run_pass();

@@ -10,7 +10,7 @@ use upshift_core::{Domain, Executor};
 use upshift_ring::Ring;
 
 use crate::affinity;
-use crate::board::Served;
+use crate::board::ServedVcpu;
 use crate::context;
 use crate::host::Linux;
 use crate::notice::{no_thread, notice};
@@ -61,7 +61,7 @@ impl Shared {
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => {
                 let has_watcher = self.settings.preemption.is_some();
-                let vcpu = Served {
+                let vcpu = ServedVcpu {
                     domain: &self.domain,
                     name: &self.settings.name,
                     index,
@@ -97,7 +97,7 @@ impl Shared {
         Ok((worker, None))
     }
 
-    /// Returns the index of the new vCPU.
+    /// Adds a vCPU and starts its thread. Returns the index of the vCPU.
     pub(crate) fn add_vcpu(self: &Arc<Shared>) -> io::Result<usize> {
         let executor = self.domain.add_vcpu().map_err(io::Error::other)?;
         let index = executor.index();
@@ -117,7 +117,8 @@ impl Shared {
         }
     }
 
-    /// The second value is `Some` if the vCPU is preemptible.
+    /// Starts the thread of a vCPU, and waits until the thread has created its worker. The second
+    /// value is `Some` if the vCPU is preemptible.
     pub(crate) fn start_vcpu(
         self: &Arc<Shared>,
         executor: Executor<Linux>,
@@ -175,6 +176,7 @@ impl Shared {
         Ok(thread.index)
     }
 
+    /// Requests that the thread of a vCPU stops.
     pub(crate) fn stop(&self, thread: &VcpuThread) {
         thread.stop.store(true, Ordering::Relaxed);
         upshift_core::Host::kick(self.domain.host(), thread.index);

@@ -1,6 +1,6 @@
-//! How a vCPU waits for work. It first spins if that has been worthwhile. Then it checks whether
-//! other vCPUs are in long polls, in order to process their completions and timers for them (to
-//! *stand in*), and parks in its ring.
+//! The waits of a vCPU for work. The vCPU first spins if that has been worthwhile. Then it checks
+//! whether other vCPUs are in long polls, in order to process their completions and timers for them
+//! (to *stand in*), and parks in its ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,24 +21,29 @@ const SHORT_WAIT: Duration = Duration::from_micros(200);
 #[derive(Default)]
 pub(crate) struct Spin {
     /// Set if the last wait was short, and another vCPU or thread ended it.
-    worthwhile: bool,
+    is_worthwhile: bool,
+    /// Number of fruitless spins in a row, at most 6.
     misses: u32,
+    /// Number of further waits that begin without a spin.
     skip: u32,
 }
 
 impl Spin {
+    /// Returns whether the wait that begins now should begin with a spin.
     fn is_due(&mut self) -> bool {
-        if self.worthwhile && self.skip > 0 {
+        if self.is_worthwhile && self.skip > 0 {
             self.skip -= 1;
             return false;
         }
-        self.worthwhile
+        self.is_worthwhile
     }
 
+    /// Records a spin that found work.
     fn hit(&mut self) {
         self.misses = 0;
     }
 
+    /// Records a spin that found nothing.
     fn miss(&mut self) {
         self.skip = 1 << self.misses;
         self.misses = (self.misses + 1).min(6);
@@ -46,6 +51,7 @@ impl Spin {
 }
 
 impl Worker {
+    /// Waits until the vCPU has work or is stopped.
     pub(crate) fn wait(&self, spin: &mut Spin) {
         let is_alone = self.post.as_ref().is_none_or(Post::is_alone);
         if is_alone && spin.is_due() {
@@ -64,7 +70,7 @@ impl Worker {
         self.recorder().parked(self.executor.index());
         self.meter.publish(&self.ring);
         self.outbox.clear();
-        let found = loop {
+        let has_work = loop {
             if self.look_around() {
                 break true;
             }
@@ -85,21 +91,22 @@ impl Worker {
         self.meter.unpark(self.executor.clock());
         self.recorder().unparked(self.executor.index());
         self.notify_watchdog();
-        let waited = self.executor.clock().wrapping_sub(began);
-        let woken = self.executor.has_arrivals();
+        let wait_ticks = self.executor.clock().wrapping_sub(began);
+        let was_woken = self.executor.has_arrivals();
         self.reap();
         self.meter.publish(&self.ring);
         self.expire();
-        if !found && !self.executor.has_arrivals() {
+        if !has_work && !self.executor.has_arrivals() {
             self.executor.charge_fruitless_wait();
         }
-        spin.worthwhile =
-            woken && waited < clock::to_ticks(SHORT_WAIT) && !self.shared.settings.spin.is_zero();
+        spin.is_worthwhile = was_woken
+            && wait_ticks < clock::to_ticks(SHORT_WAIT)
+            && !self.shared.settings.spin.is_zero();
     }
 
     fn main_is_waited_for(&self) -> bool {
         let preemptible = self.preemptible.get();
-        preemptible.is_some_and(|preemptible| preemptible.main_waits() != 0)
+        preemptible.is_some_and(|preemptible| preemptible.waiting_pinned_levels() != 0)
     }
 
     /// Waits once for completions, timers, wakes or the next look at other vCPUs. Returns the tick
@@ -136,11 +143,11 @@ impl Worker {
             .look(|vcpu| look.stand_in_for(vcpu.index(), |all| deferred::run(domain, all)))
     }
 
-    /// Returns true if something has arrived.
+    /// Spins for a bounded time. Returns true if a wake or a completion has arrived.
     fn spin(&self) -> bool {
         let limit = clock::to_ticks(self.shared.settings.spin);
         let began = clock::ticks();
-        let found = loop {
+        let has_arrived = loop {
             let has_come = || self.executor.has_arrivals() || self.ring.has_completions();
             if (0..16).any(|_| {
                 core::hint::spin_loop();
@@ -153,6 +160,6 @@ impl Worker {
             }
         };
         self.meter.add_spin(clock::ticks().wrapping_sub(began));
-        found
+        has_arrived
     }
 }

@@ -49,6 +49,7 @@ fn without_levels_a_handler_runs_at_the_level_of_receiving() {
 /// Number of urgent requests for which the computing request waits.
 const URGENT_REQUESTS: u32 = 50;
 
+/// Computes until [`URGENT_REQUESTS`] urgent requests have been served, and returns its level.
 async fn compute(State(served): State<Arc<AtomicU32>>) -> (StatusCode, String) {
     let began = Instant::now();
     while served.load(Ordering::Relaxed) < URGENT_REQUESTS {
@@ -65,16 +66,16 @@ fn with_levels_requests_are_received_at_the_most_urgent_level() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
         let (listener, port) = listener();
-        let received = Arc::new(AtomicU32::new(u32::MAX));
-        let seen = received.clone();
+        let receive_level = Arc::new(AtomicU32::new(u32::MAX));
+        let recorded_level = receive_level.clone();
         let server = serve(listener, Router::new().fallback(level)).levels(move |_| {
             let level = upshift::current_level().unwrap().get();
-            seen.store(level.into(), Ordering::Relaxed);
+            recorded_level.store(level.into(), Ordering::Relaxed);
             Level::at::<40>()
         });
         spawn(server);
         assert_eq!(text(request(port, "/").await).await, "40");
-        assert_eq!(received.load(Ordering::Relaxed), 0);
+        assert_eq!(receive_level.load(Ordering::Relaxed), 0);
     });
 }
 

@@ -126,6 +126,7 @@ fn a_handler_behind_a_unix_socket_learns_the_process_of_its_client() {
 
 #[test]
 fn tls_is_served_with_both_versions_of_http() {
+    /// Length of a request body in bytes.
     const LONG: usize = 2 << 20;
     let (server, client) = certificates();
     for runtime in runtimes() {
@@ -146,7 +147,7 @@ fn tls_is_served_with_both_versions_of_http() {
             assert_eq!(answer.version(), Version::HTTP_2);
             assert!(bytes(answer).await == long);
 
-            // This client requests no protocol.
+            // This client offers no protocol (ALPN), so the server answers with HTTP/1.1.
             let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             let connector = tls::Connector::new(client.clone());
             let mut stream = connector.connect("localhost", stream).await.unwrap();

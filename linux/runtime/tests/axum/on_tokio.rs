@@ -9,6 +9,7 @@ use upshift::Runtime;
 
 use crate::child::child;
 
+/// Environment variable that is set in the child process.
 const CHILD: &str = "UPSHIFT_TEST_SERVES_ON_TOKIO";
 
 /// The child serves until its parent has read the warning.

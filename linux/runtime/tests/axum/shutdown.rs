@@ -27,7 +27,8 @@ async fn slow(State(slow): State<Slow>) -> &'static str {
     "answered"
 }
 
-/// Returns a server with a slow handler, which `end` ends, and its port.
+/// Returns a server with a slow handler, and the server's port. A notification of `end` shuts the
+/// server down, with `limit` as its drain timeout.
 fn server(
     state: &Slow,
     end: &Arc<Notify>,

@@ -89,7 +89,8 @@ fn web_sockets_are_served_over_tls() {
     }
 }
 
-/// The events have pauses between them, and axum's keep-alive, which uses a timer of tokio.
+/// The server sends the next event when the test requests it. axum's keep-alive uses a timer of
+/// tokio.
 #[test]
 fn events_are_sent_one_by_one() {
     const EVENTS: u32 = 5;

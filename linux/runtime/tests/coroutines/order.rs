@@ -184,11 +184,11 @@ fn every_check_for_a_yield_after_long_work_reads_the_clock() {
     runtime_with_one_vcpu().block_on(async {
         let due = Instant::now() + Duration::from_millis(5);
         let woken = Arc::new(AtomicBool::new(false));
-        let timer = woken.clone();
+        let woken_flag = woken.clone();
         let urgent = upshift::spawn(
             async move {
                 upshift::time::sleep_until(due).await;
-                timer.store(true, Ordering::Relaxed);
+                woken_flag.store(true, Ordering::Relaxed);
             },
             URGENT,
         );

@@ -42,9 +42,9 @@ fn work_moves_to_an_idle_vcpu() {
         // This poll lasts until the other coroutine has run, so only the other vCPU can poll that
         // coroutine.
         let has_run = Arc::new(AtomicBool::new(false));
-        let set = has_run.clone();
+        let setter = has_run.clone();
         let other = upshift::spawn(
-            async move { set.store(true, Ordering::Release) },
+            async move { setter.store(true, Ordering::Release) },
             Priority::Inherit,
         );
         let began = Instant::now();
@@ -112,8 +112,8 @@ fn blocking_functions_run_beside_the_coroutines() {
 #[test]
 fn a_blocking_function_does_not_wait_for_another_while_threads_may_be_started() {
     runtime_with_one_vcpu().block_on(async {
-        // One thread is idle. A runtime that relied on it would start too few threads for the
-        // functions below.
+        // One thread is idle. A runtime that relied on that thread would start too few threads for
+        // the functions below.
         upshift::spawn_blocking(|| ()).await.unwrap();
         let runtime = upshift::Handle::current().unwrap();
         while runtime.metrics().blocking.idle != 1 {
@@ -142,13 +142,13 @@ fn wakes_from_other_threads_reach_a_parked_vcpu() {
     let runtime = runtime_with_one_vcpu();
     let handle = runtime.handle();
     let rounds = 200;
-    let seen = Arc::new(AtomicUsize::new(0));
-    let count = seen.clone();
+    let finished_rounds = Arc::new(AtomicUsize::new(0));
+    let round_counter = finished_rounds.clone();
     runtime.block_on(async move {
         let id = upshift::get_cid().unwrap();
         let thread = std::thread::spawn(move || {
             for round in 0..rounds {
-                while seen.load(Ordering::Acquire) != round {
+                while finished_rounds.load(Ordering::Acquire) != round {
                     std::thread::yield_now();
                 }
                 handle.wake(id).unwrap();
@@ -165,7 +165,7 @@ fn wakes_from_other_threads_reach_a_parked_vcpu() {
                 }
             })
             .await;
-            count.fetch_add(1, Ordering::Release);
+            round_counter.fetch_add(1, Ordering::Release);
         }
         thread.join().unwrap();
     });
@@ -189,6 +189,8 @@ fn level_stats_count_polls_and_run_time() {
         .unwrap();
     });
     let stats = handle.level_stats(MIDDLE);
+    // Ten polls end with a yield, and one with the end of the coroutine. The ten polls take 2 ms;
+    // the bound leaves a margin.
     assert_eq!(stats.polls(), 11);
     assert!(stats.run_time() >= Duration::from_millis(1), "{stats:?}");
     assert_eq!(handle.level_stats(LESS_URGENT).polls(), 0);

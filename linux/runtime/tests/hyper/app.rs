@@ -53,8 +53,8 @@ async fn length(body: Bytes) -> String {
 async fn zeros(Query(size): Query<Size>) -> Body {
     const PIECE: usize = 10_000;
     let pieces = stream::unfold(size.bytes, |left| async move {
-        let now = left.min(PIECE);
-        (now > 0).then(|| (Ok::<_, Infallible>(Bytes::from(vec![0; now])), left - now))
+        let len = left.min(PIECE);
+        (len > 0).then(|| (Ok::<_, Infallible>(Bytes::from(vec![0; len])), left - len))
     });
     Body::from_stream(pieces)
 }

@@ -19,7 +19,9 @@ const RATE: u32 = 200_000;
 const SLOW_PERIOD: Duration = Duration::from_secs(3);
 /// A longer pause of the peer may end the connection.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// Requested size of the socket's send buffer, in bytes.
 const SEND_BUFFER: usize = 1 << 20;
+/// Number of attempts; the test ends at the first one in which all bytes arrive.
 const ATTEMPTS: u32 = 5;
 
 /// Reads slowly for [`SLOW_PERIOD`], and then at full speed. Returns the number of bytes, and the
@@ -70,7 +72,7 @@ fn the_last_bytes_of_a_dropped_connection_wait_for_a_slow_reader() {
         }
         assert!(
             pause > MAX_PAUSE,
-            "{received} of {accepted} bytes, no pause above {pause:?}"
+            "{received} of {accepted} bytes arrived; longest pause of the peer: {pause:?}"
         );
     }
     println!("skipped: the machine gives the peer too little CPU time");

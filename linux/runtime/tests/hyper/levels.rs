@@ -85,8 +85,8 @@ fn responses_of_one_level_are_submitted_together() {
         }
     }
     let enters = enters() - before;
-    // With one system call for each response, and the system calls for requests, the number would
-    // exceed 220.
+    // If each response had its own system call, their number alone would be CONNECTIONS * ROUNDS.
+    // The bound leaves room for the system calls that receive the requests.
     let max_enters = (CONNECTIONS * ROUNDS * 3 / 4) as u64;
     assert!(enters < max_enters, "{enters} enters, {max_enters} at most");
 }
@@ -112,19 +112,19 @@ fn check_flood(builder: upshift::Builder) {
         let mut buffer_of_reader = vec![0; 1 << 16];
         while let Ok(1..) = answers.read(&mut buffer_of_reader) {}
     });
-    let mut sends = flood.try_clone().unwrap();
+    let mut ping_sender = flood.try_clone().unwrap();
     let writer = std::thread::spawn(move || {
         let pings = b"\0\0\x08\x06\0\0\0\0\0PINGPING".repeat(500);
-        while sends.write_all(&pings).is_ok() {}
+        while ping_sender.write_all(&pings).is_ok() {}
     });
     std::thread::sleep(Duration::from_millis(200));
-    let received = || {
+    let receive_time = || {
         let metrics = server.handle.metrics();
         let mut levels = metrics.levels.iter();
         let receiving = levels.find(|entry| entry.level.get() == 3);
         receiving.map_or(Duration::ZERO, |entry| entry.run)
     };
-    let (began, before) = (Instant::now(), received());
+    let (began, before) = (Instant::now(), receive_time());
     let mut client = server.connect();
     let mut buffer = [0; 1024];
     for _ in 0..20 {
@@ -134,19 +134,23 @@ fn check_flood(builder: upshift::Builder) {
         assert!(began.elapsed() < Duration::from_secs(30));
         std::thread::sleep(Duration::from_millis(20));
     }
-    let (took, receiving) = (began.elapsed(), received() - before);
+    let (elapsed, receiving) = (began.elapsed(), receive_time() - before);
     flood.shutdown(std::net::Shutdown::Both).unwrap();
     writer.join().unwrap();
     reader.join().unwrap();
-    assert!(receiving < took / 3, "{receiving:?} of {took:?}");
+    assert!(
+        receiving < elapsed / 3,
+        "receiving took {receiving:?} of {elapsed:?}"
+    );
 }
 
+/// The levels at which a server has received its requests.
 #[derive(Clone, Default)]
 struct ReceiveLevels(Arc<Mutex<Vec<u8>>>);
 
 impl ReceiveLevels {
-    /// Starts a server that receives at level 3, at level 50 when the budget is exhausted, and
-    /// answers at level 8.
+    /// Starts a server that receives at level 3 and answers at level 8. A connection whose budget
+    /// (the CPU time that it may use at level 3) is exhausted is received at level 50.
     fn start_server(&self, builder: Builder) -> TestServer {
         let received = self.clone();
         TestServer::start_on(builder, |server| {
@@ -165,6 +169,7 @@ impl ReceiveLevels {
     }
 }
 
+/// A request whose handler waits for a blocking function.
 const BLOCKING: &[u8] = b"GET /blocking HTTP/1.1\r\nhost: test\r\n\r\n";
 
 fn read_response(stream: &mut std::net::TcpStream) {

@@ -71,10 +71,10 @@ fn pipelined_requests_are_answered_in_order() {
     let mut rest = &answers[..];
     for id in 0..50 {
         let body = format!("\r\n\r\nitem {id}");
-        let at = rest
+        let position = rest
             .find(&body)
             .unwrap_or_else(|| panic!("{body} in {answers}"));
-        rest = &rest[at + body.len()..];
+        rest = &rest[position + body.len()..];
     }
     assert!(rest.ends_with("hello"), "{rest}");
 }
@@ -97,18 +97,18 @@ fn a_large_body_is_uploaded_and_streamed_back() {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     upload.join().unwrap();
-    let at = answer
+    let body_start = answer
         .windows(4)
         .position(|four| four == b"\r\n\r\n")
         .unwrap()
         + 4;
     // The body may be chunked.
-    let head = String::from_utf8_lossy(&answer[..at]).into_owned();
+    let head = String::from_utf8_lossy(&answer[..body_start]).into_owned();
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     let payload = if head.contains("chunked") {
-        decode_chunks(&answer[at..])
+        decode_chunks(&answer[body_start..])
     } else {
-        answer[at..].to_vec()
+        answer[body_start..].to_vec()
     };
     assert_eq!(payload.len(), body.len());
     assert!(payload == body, "the response differs from the upload");
@@ -139,7 +139,7 @@ fn a_slow_reader_gets_the_whole_response() {
     let mut answer = Vec::new();
     reader.read_to_end(&mut answer).unwrap();
     assert!(answer.ends_with(&[b'x'; 100]));
-    assert!(answer.len() > 1 << 20, "{}", answer.len());
+    assert!(answer.len() > 1 << 20, "only {} bytes", answer.len());
 }
 
 #[test]

@@ -60,20 +60,20 @@ fn serve() -> SocketAddr {
     address
 }
 
-fn upgraded(address: SocketAddr) -> TcpStream {
+fn connect_and_upgrade(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     let head = "GET / HTTP/1.1\r\nHost: here\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
-    let mut seen = Vec::new();
-    while !seen.ends_with(b"\r\n\r\n") {
+    let mut response_head = Vec::new();
+    while !response_head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
-        seen.push(byte[0]);
+        response_head.push(byte[0]);
     }
-    assert!(seen.starts_with(b"HTTP/1.1 101"));
+    assert!(response_head.starts_with(b"HTTP/1.1 101"));
     stream
 }
 
@@ -83,7 +83,7 @@ fn an_upgraded_connection_continues_in_a_tokio_task() {
         let client = runtime.block_on(async {
             let address = serve();
             upshift::spawn_blocking(move || {
-                let mut stream = upgraded(address);
+                let mut stream = connect_and_upgrade(address);
                 for n in 0..100_u8 {
                     stream.write_all(&[n]).unwrap();
                     let mut byte = [0];
@@ -91,10 +91,10 @@ fn an_upgraded_connection_continues_in_a_tokio_task() {
                     assert_eq!(byte[0], n);
                 }
                 // The client reads late, so the buffers of both directions fill.
-                let mut writes = stream.try_clone().unwrap();
+                let mut sender = stream.try_clone().unwrap();
                 let writer = thread::spawn(move || {
                     let piece: Vec<u8> = (0..=255).cycle().take(LONG).collect();
-                    writes.write_all(&piece).unwrap();
+                    sender.write_all(&piece).unwrap();
                 });
                 thread::sleep(Duration::from_millis(100));
                 let mut echoed = vec![0; LONG];
@@ -142,7 +142,9 @@ fn a_call_that_needs_the_ring_fails_in_a_tokio_task_and_names_the_alternative() 
             upshift::spawn(server, Priority::Inherit).detach();
             let client = move || {
                 let mut messages = String::new();
-                upgraded(address).read_to_string(&mut messages).unwrap();
+                connect_and_upgrade(address)
+                    .read_to_string(&mut messages)
+                    .unwrap();
                 messages
             };
             upshift::spawn_blocking(client).await.unwrap()

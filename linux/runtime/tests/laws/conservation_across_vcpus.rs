@@ -6,8 +6,9 @@
 //! makes the other coroutine wait on the neighbour's vCPU, and sleeps until both vCPUs are idle.
 //! Then the neighbour makes the other coroutine ready through a [`WakeSource`], and computes in the
 //! same poll until the other coroutine has run, for at most [`POLL_LIMIT`]. A round succeeds if the
-//! other coroutine has run by the end of the poll. If the idle vCPU does not take the coroutine, it
-//! runs only after the poll, so the test needs no time measurement that depends on the machine.
+//! other coroutine has run by the end of the poll. If the idle vCPU does not take the coroutine,
+//! the coroutine runs only after the poll, so the test needs no time measurement that depends on
+//! the machine.
 //!
 //! There is a test for each way to become ready, without preemption and with it. The tests need no
 //! privileges.
@@ -31,7 +32,7 @@ const POLL_LIMIT: Duration = Duration::from_secs(2);
 /// it, in the middle of the poll.
 const SETTLE: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 10;
-/// Number of rounds that must succeed. On a busy machine one may fail.
+/// Number of rounds that must succeed. A busy machine may spoil one round.
 const REQUIRED: usize = 9;
 const NEIGHBOUR: Level = Level::at::<40>();
 /// Levels of the other coroutine: equal to the neighbour's, less urgent, more urgent.
@@ -109,9 +110,9 @@ async fn start_on_this_vcpu<W: WakeSource>(level: Level) -> (Arc<Round>, W, Join
         let round = Arc::new(Round::default());
         let (source, other) = W::start_waiting(level, &round);
         time::sleep(SETTLE).await;
-        let here = Some(thread::current().id());
+        let this_thread = Some(thread::current().id());
         attempts -= 1;
-        if attempts == 0 || *round.polled_by.lock().unwrap() == here {
+        if attempts == 0 || *round.polled_by.lock().unwrap() == this_thread {
             return (round, source, other);
         }
         other.cancel();

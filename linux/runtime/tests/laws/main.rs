@@ -26,7 +26,7 @@ use upshift::{Level, Preemption, Runtime};
 /// Bound of every wait, far beyond every bound of the laws.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Serialises the tests, because each of them uses both CPUs.
+/// Lock that serialises the tests, because each of them uses both CPUs.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 /// A runtime with exclusive use of the machine.

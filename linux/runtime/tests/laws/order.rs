@@ -5,7 +5,7 @@
 //! numbers its events. A list holds the ready coroutines, each with the clock's value when it was
 //! known to be ready. At the start of a poll, the test looks up the coroutines that had been ready
 //! before the last poll on this thread ended. The scheduler chose the new poll after that end, so
-//! it should have preferred such a coroutine if it is more urgent.
+//! it should have preferred any of these coroutines that is more urgent.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +18,9 @@ use upshift::{CoroutineId, Level};
 
 use crate::{burn, runtime};
 
+/// Number of coroutines of a storm.
 const COROUTINES: usize = 24;
+/// Number of polls after which a storm ends.
 const POLLS: u64 = 8_000;
 /// One in this many polls is long enough to be suspended.
 const LONG_POLL_INTERVAL: u64 = 32;
@@ -28,6 +30,7 @@ thread_local! {
     static LAST_END: Cell<u64> = const { Cell::new(0) };
 }
 
+/// A coroutine that is known to be ready.
 struct Ready {
     index: usize,
     level: u8,
@@ -38,6 +41,7 @@ struct Ready {
 
 #[derive(Default)]
 struct Storm {
+    /// The logical clock.
     moments: AtomicU64,
     ready: Mutex<Vec<Ready>>,
     blocked: [AtomicBool; COROUTINES],
@@ -96,44 +100,44 @@ impl Storm {
 
     /// Records that a poll of coroutine `index` begins. Returns false if nothing has woken it.
     fn record_begin(&self, index: usize) -> bool {
-        let since = LAST_END.get();
+        let last_end = LAST_END.get();
         let mut ready = self.ready.lock().unwrap();
         let Some(position) = ready.iter().position(|entry| entry.index == index) else {
             return false;
         };
         let polled = ready.swap_remove(position);
-        let known = || ready.iter().filter(|other| other.after < since);
+        let known_ready = || ready.iter().filter(|other| other.after < last_end);
         let count_if =
             |counter: &AtomicU64, holds: bool| counter.fetch_add(holds.into(), Ordering::Relaxed);
         count_if(
             &self.contested,
-            known().any(|other| other.level != polled.level),
+            known_ready().any(|other| other.level != polled.level),
         );
         count_if(
             &self.before_more_urgent,
-            known().any(|other| other.level < polled.level),
+            known_ready().any(|other| other.level < polled.level),
         );
         let older = |other: &Ready| other.level == polled.level && other.after < polled.before;
-        count_if(&self.before_older, known().any(older));
+        count_if(&self.before_older, known_ready().any(older));
         true
     }
 
     fn poll(&self, index: usize) -> Poll<()> {
         if !self.is_over() && self.record_begin(index) {
             let n = self.polls.fetch_add(1, Ordering::Relaxed);
-            let long = n.is_multiple_of(LONG_POLL_INTERVAL);
-            burn(Duration::from_micros(if long {
+            let is_long = n.is_multiple_of(LONG_POLL_INTERVAL);
+            burn(Duration::from_micros(if is_long {
                 200
             } else {
                 random(n) % 10
             }));
-            let idle = self.ready.lock().unwrap().is_empty();
-            let wakes = if idle { 12 } else { n % 3 };
+            let is_none_ready = self.ready.lock().unwrap().is_empty();
+            let wakes = if is_none_ready { 12 } else { n % 3 };
             for nth in 0..wakes {
                 self.wake(random(16 * n + nth) as usize % COROUTINES);
             }
             // At least one coroutine remains ready.
-            if idle {
+            if is_none_ready {
                 self.wake((index + 1) % COROUTINES);
             }
         }
@@ -149,9 +153,9 @@ impl Storm {
     }
 }
 
-/// Runs a storm. Of the polls for which there was an alternative, at most one in `spoilt` may
-/// violate the order. If `spoilt` is 0, none may.
-fn check_order(vcpus: usize, preemption: bool, spoilt: u64) {
+/// Runs a storm. Of the polls for which there was an alternative, at most one in
+/// `polls_per_violation` may violate the order. If `polls_per_violation` is 0, none may.
+fn check_order(vcpus: usize, preemption: bool, polls_per_violation: u64) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
     };
@@ -177,16 +181,18 @@ fn check_order(vcpus: usize, preemption: bool, spoilt: u64) {
     });
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let contested = read(&storm.contested);
-    let wrong = (read(&storm.before_more_urgent), read(&storm.before_older));
-    println!("{vcpus} vCPUs, preemption {preemption}: {contested} contested, {wrong:?} wrong");
+    let violations = (read(&storm.before_more_urgent), read(&storm.before_older));
+    println!(
+        "{vcpus} vCPUs, preemption {preemption}: {contested} contested, {violations:?} violations"
+    );
     assert!(
         contested > POLLS / 10,
         "only {contested} polls had an alternative"
     );
-    let allowed = contested.checked_div(spoilt).unwrap_or(0);
+    let max_violations = contested.checked_div(polls_per_violation).unwrap_or(0);
     assert!(
-        wrong.0 <= allowed && (vcpus > 1 || wrong.1 <= allowed),
-        "of {contested} polls {wrong:?} began before a more urgent coroutine and before an older equal"
+        violations.0 <= max_violations && (vcpus > 1 || violations.1 <= max_violations),
+        "of {contested} polls {violations:?} began before a more urgent coroutine and before an older equal"
     );
 }
 

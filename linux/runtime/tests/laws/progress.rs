@@ -23,6 +23,7 @@ use crate::runtime;
 
 const URGENT: Level = Level::at::<10>();
 const LESS_URGENT: Level = Level::at::<40>();
+/// Number of rounds for each [`WakeSource`].
 const ROUNDS: usize = 10;
 /// Rounds that must succeed for each [`WakeSource`], since a busy machine may spoil two.
 const REQUIRED: usize = 8;
@@ -56,14 +57,14 @@ impl Background {
         }
     }
 
-    /// Returns the events after `ready` and before `starts`, latest first.
-    fn between(&self, ready: Instant, starts: Instant) -> Vec<Event> {
+    /// Returns the events after `ready` and before `start`, latest first.
+    fn between(&self, ready: Instant, start: Instant) -> Vec<Event> {
         let events = self.events.lock().unwrap();
         let after = events
             .iter()
             .rev()
             .take_while(|(time_of_event, _)| *time_of_event > ready);
-        let between = after.filter(|(time_of_event, _)| *time_of_event < starts);
+        let between = after.filter(|(time_of_event, _)| *time_of_event < start);
         between.map(|(_, event)| *event).collect()
     }
 }
@@ -89,9 +90,9 @@ async fn run_round(source: WakeSource, background: Arc<Background>) -> Vec<Event
                 handle.spawn(urgent, URGENT).unwrap().detach();
                 Instant::now()
             });
-            let starts = start_receiver.await.unwrap();
+            let start = start_receiver.await.unwrap();
             let ready = outside.join().unwrap();
-            background.between(ready, starts)
+            background.between(ready, start)
         }
         WakeSource::Timer => {
             let ready = Instant::now() + middle;
@@ -108,21 +109,21 @@ async fn run_round(source: WakeSource, background: Arc<Background>) -> Vec<Event
                 (Instant::now(), outside)
             });
             inside.recv().await.unwrap();
-            let starts = Instant::now();
+            let start = Instant::now();
             let (ready, _) = outside.join().unwrap();
-            background.between(ready, starts)
+            background.between(ready, start)
         }
     }
 }
 
-/// Asserts that, in [`REQUIRED`] rounds, at most `begins` less urgent polls begin before the urgent
-/// coroutine starts and, if `ends` is given, at most `ends` less urgent polls end.
+/// Asserts that, in [`REQUIRED`] rounds, at most `max_begins` less urgent polls begin before the
+/// urgent coroutine starts and, if `max_ends` is given, at most `max_ends` less urgent polls end.
 fn check_progress(
     vcpus: usize,
     preemption: bool,
     poll: Duration,
-    begins: usize,
-    ends: Option<usize>,
+    max_begins: usize,
+    max_ends: Option<usize>,
 ) {
     let Some(runtime) = runtime(vcpus, preemption) else {
         return;
@@ -151,11 +152,15 @@ fn check_progress(
         for rounds in all_rounds.chunks(ROUNDS) {
             let succeeds = |(_, events): &&(WakeSource, Vec<Event>)| {
                 let count = |event| events.iter().filter(|other| **other == event).count();
-                count(Event::Begin) <= begins && ends.is_none_or(|ends| count(Event::End) <= ends)
+                count(Event::Begin) <= max_begins
+                    && max_ends.is_none_or(|max_ends| count(Event::End) <= max_ends)
             };
             let count = rounds.iter().filter(succeeds).count();
             println!("{vcpus} vCPUs, preemption {preemption}: {count} of {ROUNDS}");
-            assert!(count >= REQUIRED, "{count} of {ROUNDS}: {rounds:?}");
+            assert!(
+                count >= REQUIRED,
+                "{count} of {ROUNDS} rounds succeeded: {rounds:?}"
+            );
         }
         for other in others {
             other.await.unwrap();

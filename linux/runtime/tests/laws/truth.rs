@@ -22,6 +22,7 @@ const URGENT: Level = Level::at::<5>();
 const HOLDER: Level = Level::at::<40>();
 const LESS_URGENT: Level = Level::at::<50>();
 
+/// Returns a new flag, and a second reference to it.
 fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
     let flag = Arc::new(AtomicBool::new(false));
     (flag.clone(), flag)
@@ -33,8 +34,8 @@ async fn a_coroutine_that_a_poll_makes_ready_is_in_the_bitmap(vcpus: usize) {
     spawn(
         async move {
             for _ in 0..50 {
-                let (ran, set) = flag();
-                let child = spawn(async move { set.store(true, Ordering::SeqCst) }, URGENT);
+                let (ran, setter) = flag();
+                let child = spawn(async move { setter.store(true, Ordering::SeqCst) }, URGENT);
                 let is_in_bitmap = handle.bitmap() & URGENT.bit() != 0;
                 // An idle vCPU may have stolen the coroutine and not polled it yet.
                 assert!(
@@ -66,9 +67,9 @@ fn polls_until_asked_to_yield(
             let (polling, ran) = (polling.clone(), ran.clone());
             let poll = async move {
                 polling.fetch_add(1, Ordering::SeqCst);
-                let seen = spin_until(|| need_preempt() || ran.load(Ordering::SeqCst));
+                let is_in_time = spin_until(|| need_preempt() || ran.load(Ordering::SeqCst));
                 yield_now().await;
-                seen
+                is_in_time
             };
             spawn(poll, HOLDER)
         })
@@ -79,13 +80,13 @@ fn polls_until_asked_to_yield(
 /// the runtime makes one of them yield.
 async fn a_wake_from_outside_asks_a_poll_to_yield(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
-    let (ran, set) = flag();
+    let (ran, setter) = flag();
     let polls = polls_until_asked_to_yield(vcpus, &polling, &ran);
     let handle = upshift::Handle::current().unwrap();
     let outside = std::thread::spawn(move || {
         let all_poll = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
         std::thread::sleep(Duration::from_millis(1));
-        let urgent = async move { set.store(true, Ordering::SeqCst) };
+        let urgent = async move { setter.store(true, Ordering::SeqCst) };
         handle.spawn(urgent, URGENT).unwrap().detach();
         all_poll
     });
@@ -99,12 +100,12 @@ async fn a_wake_from_outside_asks_a_poll_to_yield(vcpus: usize) {
 /// A ready coroutine becomes more urgent than the current polls.
 async fn raising_a_ready_coroutine_asks_a_poll_to_yield(vcpus: usize) {
     let polling = Arc::new(AtomicUsize::new(0));
-    let (ran, set) = flag();
+    let (ran, setter) = flag();
     let polls = polls_until_asked_to_yield(vcpus, &polling, &ran);
     let handle = upshift::Handle::current().unwrap();
     let outside = std::thread::spawn(move || {
         let all_poll = spin_until(|| polling.load(Ordering::SeqCst) == vcpus);
-        let less_urgent = async move { set.store(true, Ordering::SeqCst) };
+        let less_urgent = async move { setter.store(true, Ordering::SeqCst) };
         let less_urgent = handle.spawn(less_urgent, LESS_URGENT).unwrap();
         std::thread::sleep(Duration::from_millis(1));
         // The coroutine has ended if the polls have.
@@ -121,11 +122,11 @@ async fn raising_a_ready_coroutine_asks_a_poll_to_yield(vcpus: usize) {
 /// falls again.
 async fn a_holder_is_as_urgent_as_its_waiter() {
     let mutex = Arc::new(Mutex::new(()));
-    let (held, set) = flag();
+    let (held, setter) = flag();
     let lock = mutex.clone();
     let holder = async move {
         let guard = lock.lock().await;
-        set.store(true, Ordering::SeqCst);
+        setter.store(true, Ordering::SeqCst);
         let mut raised = false;
         for _ in 0..20_000 {
             raised = current_level() == Some(URGENT);
@@ -147,7 +148,7 @@ async fn a_holder_is_as_urgent_as_its_waiter() {
 }
 
 async fn a_child_is_as_urgent_as_its_waiter() {
-    let (awaited, set) = flag();
+    let (awaited, setter) = flag();
     let child = async move {
         while !awaited.load(Ordering::SeqCst) {
             time::sleep(Duration::from_micros(100)).await;
@@ -162,7 +163,7 @@ async fn a_child_is_as_urgent_as_its_waiter() {
     };
     let child = spawn(child, HOLDER);
     let parent = async move {
-        set.store(true, Ordering::SeqCst);
+        setter.store(true, Ordering::SeqCst);
         child.await.unwrap()
     };
     assert!(
@@ -199,11 +200,11 @@ async fn ready_coroutines_are_polled_by_their_new_levels() {
 /// A holder that stays in its poll observes the level that is lent to it from the other vCPU.
 async fn a_level_lent_from_another_vcpu_is_observed() {
     let mutex = Arc::new(Mutex::new(()));
-    let (held, set) = flag();
+    let (held, setter) = flag();
     let lock = mutex.clone();
     let holder = async move {
         let guard = lock.lock().await;
-        set.store(true, Ordering::SeqCst);
+        setter.store(true, Ordering::SeqCst);
         let raised = spin_until(|| current_level() == Some(URGENT));
         drop(guard);
         raised

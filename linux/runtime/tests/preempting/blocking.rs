@@ -1,5 +1,5 @@
-//! Tests of `blocking_tolerant`: if a poll blocks, the vCPU (the run queue) continues on another
-//! thread, but a poll that computes is not interrupted.
+//! Tests of `blocking_tolerant`: if a poll blocks, the poll is *set aside*, that is, the vCPU (the
+//! run queue) continues on another thread. A poll that computes is not interrupted.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use upshift::{Level, Preemption, Runtime, time};
 use crate::{ExclusiveRuntime, build, burn};
 
 /// Builds a runtime that tolerates blocking polls. Returns `None` if the kernel does not permit it.
-fn tolerant() -> Option<ExclusiveRuntime> {
+fn tolerant_runtime() -> Option<ExclusiveRuntime> {
     let builder = Runtime::builder()
         .vcpus(1)
         .preemption(Preemption::Off)
@@ -27,21 +27,23 @@ fn tolerant() -> Option<ExclusiveRuntime> {
 
 #[test]
 fn a_poll_that_blocks_leaves_the_vcpu_to_other_coroutines() {
-    let Some(runtime) = tolerant() else { return };
+    let Some(runtime) = tolerant_runtime() else {
+        return;
+    };
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     runtime.block_on(async {
-        let reads = async move {
+        let read_byte = async move {
             let mut byte = [0];
             reader.read_exact(&mut byte).unwrap();
             byte[0]
         };
-        let reader = upshift::spawn(reads, Level::at::<5>());
+        let reader = upshift::spawn(read_byte, Level::at::<5>());
         // The reader blocks until this write.
-        let writes = async move {
+        let write_byte = async move {
             time::sleep(Duration::from_millis(2)).await;
             writer.write_all(&[7]).unwrap();
         };
-        upshift::spawn(writes, Level::at::<40>()).await.unwrap();
+        upshift::spawn(write_byte, Level::at::<40>()).await.unwrap();
         assert_eq!(reader.await.unwrap(), 7);
     });
     assert!(runtime.handle().preemption_stats().set_aside > 0);
@@ -49,18 +51,20 @@ fn a_poll_that_blocks_leaves_the_vcpu_to_other_coroutines() {
 
 #[test]
 fn a_poll_that_runs_is_not_interrupted() {
-    let Some(runtime) = tolerant() else { return };
+    let Some(runtime) = tolerant_runtime() else {
+        return;
+    };
     runtime.block_on(async {
         let busy = Arc::new(AtomicBool::new(false));
-        let (set, seen) = (busy.clone(), busy.clone());
+        let (setter, is_busy) = (busy.clone(), busy.clone());
         let long = async move {
-            set.store(true, Ordering::Relaxed);
+            setter.store(true, Ordering::Relaxed);
             burn(Duration::from_millis(20));
-            set.store(false, Ordering::Relaxed);
+            setter.store(false, Ordering::Relaxed);
         };
         let urgent = async move {
             time::sleep(Duration::from_millis(3)).await;
-            seen.load(Ordering::Relaxed)
+            is_busy.load(Ordering::Relaxed)
         };
         let urgent = upshift::spawn(urgent, Level::at::<5>());
         let long = upshift::spawn(long, Level::at::<40>());
@@ -93,7 +97,7 @@ fn a_poll_that_sleeps_until_a_less_urgent_coroutine_has_run_is_set_aside() {
     if let Some(runtime) = crate::runtime() {
         run_polls_that_wait_for_their_children(&runtime);
     }
-    if let Some(runtime) = tolerant() {
+    if let Some(runtime) = tolerant_runtime() {
         run_polls_that_wait_for_their_children(&runtime);
     }
 }

@@ -12,8 +12,8 @@ use crate::{ExclusiveRuntime, burn, runtime, spin_until};
 /// Starts a coroutine of level 40 that spins until the flag is set, and waits until it is
 /// suspended.
 async fn start_suspended(runtime: &ExclusiveRuntime, flag: &Arc<AtomicBool>) -> JoinHandle<bool> {
-    let seen = flag.clone();
-    let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+    let is_set = flag.clone();
+    let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
     wait_until_suspended(runtime, &long).await;
     long
 }
@@ -117,12 +117,12 @@ fn reprio_of_a_suspended_coroutine_determines_when_it_is_resumed() {
 fn cancel_of_a_suspended_coroutine_takes_effect_after_its_poll() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
-    let (seen, continued) = (flag.clone(), Arc::new(AtomicBool::new(false)));
+    let (is_set, continued) = (flag.clone(), Arc::new(AtomicBool::new(false)));
     let set_continued = continued.clone();
     runtime.block_on(async {
         let long = upshift::spawn(
             async move {
-                assert!(spin_until(&seen));
+                assert!(spin_until(&is_set));
                 set_continued.store(true, Ordering::Relaxed);
                 std::future::pending::<()>().await;
             },
@@ -146,10 +146,10 @@ fn a_panic_in_a_resumed_poll_ends_only_its_coroutine() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
-        let seen = flag.clone();
+        let is_set = flag.clone();
         let long = upshift::spawn(
             async move {
-                assert!(spin_until(&seen));
+                assert!(spin_until(&is_set));
                 panic!("after it was resumed");
             },
             Level::at::<40>(),
@@ -178,14 +178,14 @@ fn requests_of_suspended_polls_to_the_runtime_are_safe() {
         Arc::new(AtomicU64::new(0)),
     );
     runtime.block_on(async {
-        let (seen, count) = (stop.clone(), spawned.clone());
+        let (is_set, count) = (stop.clone(), spawned.clone());
         // The coroutine spawns children and requests its id as fast as possible, and is interrupted
         // every millisecond.
         let busy = upshift::spawn(
             async move {
                 let id = upshift::get_cid();
                 let began = Instant::now();
-                while !seen.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
+                while !is_set.load(Ordering::Relaxed) && began.elapsed() < crate::LIMIT {
                     let count = count.clone();
                     let child = async move {
                         count.fetch_add(1, Ordering::Relaxed);
@@ -226,23 +226,23 @@ fn should_yield(began: Instant) -> bool {
 }
 
 /// Returns whether a poll of a few milliseconds is interrupted for a coroutine of its level. With
-/// `guarded`, the poll calls `no_suspend`.
-fn is_interrupted(runtime: &ExclusiveRuntime, guarded: bool) -> bool {
+/// `is_guarded`, the poll calls `no_suspend`.
+fn is_interrupted(runtime: &ExclusiveRuntime, is_guarded: bool) -> bool {
     let ran = Arc::new(AtomicBool::new(false));
-    let (set, seen) = (ran.clone(), ran.clone());
+    let (setter, is_set) = (ran.clone(), ran.clone());
     runtime.block_on(async move {
         let long = upshift::spawn(
             async move {
                 let work = || {
                     upshift::spawn(
-                        async move { set.store(true, Ordering::Relaxed) },
+                        async move { setter.store(true, Ordering::Relaxed) },
                         Level::at::<20>(),
                     )
                     .detach();
                     burn(Duration::from_millis(5));
-                    seen.load(Ordering::Relaxed)
+                    is_set.load(Ordering::Relaxed)
                 };
-                if guarded {
+                if is_guarded {
                     upshift::no_suspend(work)
                 } else {
                     work()

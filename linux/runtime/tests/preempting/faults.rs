@@ -23,7 +23,7 @@ fn assert_no_thread_is_elevated() {
             // A thread that has just ended has no policy.
             assert!(
                 matches!(policy(tid), libc::SCHED_OTHER | libc::SCHED_BATCH | -1),
-                "{tid}"
+                "thread {tid} has a real-time policy"
             );
         }
     }
@@ -49,8 +49,8 @@ fn polling_threads_are_never_elevated() {
         }
         // Whether one of those polls was suspended depends on the machine. The next poll spins
         // until the main coroutine, for which it must be suspended, has set the flag.
-        let seen = flag.clone();
-        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        let is_set = flag.clone();
+        let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
         time::sleep(Duration::from_millis(1)).await;
         assert_no_thread_is_elevated();
         flag.store(true, Ordering::Relaxed);
@@ -85,20 +85,20 @@ fn threads_that_are_moved_to_other_cpus_lose_no_work() {
     // SAFETY: `gettid` takes no pointer.
     let this_thread = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));
-    let seen = stop.clone();
+    let is_set = stop.clone();
     let mover = std::thread::spawn(move || {
         // SAFETY: zeroes are a valid `cpu_set_t`, and the CPUs are within its size.
         let sets = unsafe {
             let mut first_cpu: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(0, &mut first_cpu);
-            let mut all: libc::cpu_set_t = std::mem::zeroed();
+            let mut all_cpus: libc::cpu_set_t = std::mem::zeroed();
             for cpu in 0..64 {
-                libc::CPU_SET(cpu, &mut all);
+                libc::CPU_SET(cpu, &mut all_cpus);
             }
-            [first_cpu, all]
+            [first_cpu, all_cpus]
         };
         let mut round = 0usize;
-        while !seen.load(Ordering::Relaxed) {
+        while !is_set.load(Ordering::Relaxed) {
             let is_runtime_thread = |&tid: &libc::pid_t| {
                 let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
                 tid == this_thread || name.is_ok_and(|name| name.starts_with("upshift"))
@@ -155,6 +155,9 @@ fn run_in_child(name: &str) -> Option<std::process::ExitStatus> {
     command.env("UPSHIFT_PREEMPT_CHILD", name).status().ok()
 }
 
+/// Exit code of a child that has dropped its runtime in time.
+const RUNTIME_DROPPED: i32 = 33;
+
 /// Not a test, but the entry point of the child processes.
 #[test]
 fn child() {
@@ -169,10 +172,10 @@ fn child() {
             let runtime = builder().build().expect("preemption needs no privileges");
             let flag = Arc::new(AtomicBool::new(false));
             runtime.block_on(async {
-                let (set, seen) = (flag.clone(), flag.clone());
-                let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+                let (setter, is_set) = (flag.clone(), flag.clone());
+                let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
                 upshift::spawn(
-                    async move { set.store(true, Ordering::Relaxed) },
+                    async move { setter.store(true, Ordering::Relaxed) },
                     Level::at::<40>(),
                 )
                 .await
@@ -196,7 +199,7 @@ fn child() {
             });
             drop(runtime);
             assert_no_thread_is_elevated();
-            std::process::exit(33);
+            std::process::exit(RUNTIME_DROPPED);
         }
         other => panic!("unknown child {other}"),
     }
@@ -213,7 +216,7 @@ fn an_unprivileged_user_has_preemption() {
 fn a_runtime_does_not_wait_for_ever_for_a_poll_that_does_not_end() {
     let Some(_exclusive) = runtime() else { return };
     let status = run_in_child("endless at the end").unwrap();
-    assert_eq!(status.code(), Some(33), "{status}");
+    assert_eq!(status.code(), Some(RUNTIME_DROPPED), "{status}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ where
     let Some(runtime) = runtime() else { return };
     let user_code = Arc::new(UserCode::default());
     let future = future(user_code.clone());
-    let seen = user_code.clone();
+    let final_state = user_code.clone();
     runtime.block_on(async {
         let urgent = user_code.clone();
         let urgent = upshift::spawn(
@@ -89,9 +89,9 @@ where
         upshift::spawn(future, Level::at::<40>()).await.unwrap();
         urgent.await.unwrap();
     });
-    assert_eq!(seen.runs.load(SeqCst), 1);
+    assert_eq!(final_state.runs.load(SeqCst), 1);
     assert!(
-        !seen.timed_out.load(SeqCst),
+        !final_state.timed_out.load(SeqCst),
         "the urgent coroutine did not run during the user code"
     );
 }

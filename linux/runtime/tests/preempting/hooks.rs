@@ -150,9 +150,9 @@ fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
             Err(error) => return skipped(&error),
         };
         let blocks = Arc::new(AtomicBool::new(false));
-        let set = blocks.clone();
+        let setter = blocks.clone();
         let poll = async move {
-            set.store(true, SeqCst);
+            setter.store(true, SeqCst);
             thread::sleep(Duration::from_millis(600));
         };
         let one_vcpu = runtime.handle().vcpus() == 1;
@@ -168,14 +168,17 @@ fn a_runtime_that_waits_for_a_poll_at_its_end_sleeps_and_calls_no_hooks() {
         assert!(blocks.load(SeqCst));
         let before = (hooks.load(SeqCst), cpu_time(), Instant::now());
         drop(runtime);
-        let (called, used) = (hooks.load(SeqCst) - before.0, cpu_time() - before.1);
-        let took = before.2.elapsed();
+        let (calls, used) = (hooks.load(SeqCst) - before.0, cpu_time() - before.1);
+        let elapsed = before.2.elapsed();
         // Each thread may begin to serve once more to cancel coroutines, and spare threads continue
         // in turn.
-        assert!(called < 20, "{called} calls, one vCPU: {one_vcpu}");
         assert!(
-            used < took / 2,
-            "{used:?} of {took:?}, one vCPU: {one_vcpu}"
+            calls < 20,
+            "{calls} calls of the hook, one vCPU: {one_vcpu}"
+        );
+        assert!(
+            used < elapsed / 2,
+            "{used:?} of CPU time in {elapsed:?}, one vCPU: {one_vcpu}"
         );
     }
 }
@@ -195,20 +198,20 @@ fn suspended_polls_hold_at_most_three_descriptors_of_their_threads_open() {
         };
         let level = Level::new(level).unwrap();
         runtime.handle().spawn(poll, level).unwrap().detach();
-        let before = 18 - level.get() as usize;
+        let expected_polls = 18 - level.get() as usize;
         let since = Instant::now();
-        while began.load(SeqCst) < before && since.elapsed() < LIMIT {
+        while began.load(SeqCst) < expected_polls && since.elapsed() < LIMIT {
             thread::sleep(Duration::from_millis(1));
         }
     }
-    let all = began.load(SeqCst);
+    let num_polls = began.load(SeqCst);
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     let statuses = open
         .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
         .filter(|file| file.starts_with("/proc") && file.ends_with("stat"));
-    let held = statuses.count();
+    let num_open = statuses.count();
     end.store(true, SeqCst);
-    assert_eq!(all, 7, "a poll did not interrupt the previous one");
+    assert_eq!(num_polls, 7, "a poll did not interrupt the previous one");
     // The watcher itself may hold one file open.
-    assert!(held <= 4, "{held} files are open");
+    assert!(num_open <= 4, "{num_open} files are open");
 }

@@ -45,7 +45,7 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     // The thread is started here, because a thread that a coroutine starts inherits the CPU of the
     // vCPU, which is busy.
     let (address_sender, address_receiver) = mpsc::channel::<SocketAddr>();
-    let set = flag.clone();
+    let setter = flag.clone();
     let client = std::thread::spawn(move || {
         let address = address_receiver.recv().unwrap();
         let clients: Vec<_> = (0..6)
@@ -54,7 +54,7 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
         for client in clients {
             client.join().unwrap();
         }
-        set.store(true, Ordering::Relaxed);
+        setter.store(true, Ordering::Relaxed);
     });
     let in_time = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -70,8 +70,8 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
             },
             Level::at::<2>(),
         );
-        let seen = flag.clone();
-        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        let is_set = flag.clone();
+        let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;
         address_sender.send(address).unwrap();
         let in_time = long.await.unwrap();
@@ -82,10 +82,10 @@ fn connections_are_served_beside_a_poll_that_does_not_return() {
     assert!(in_time);
     let stats = runtime.handle().preemption_stats();
     // The owner makes system calls only with a ring; with readiness, each thread makes its own.
-    let by_owner = runtime.report().driver() == upshift::Driver::Ring;
+    let has_ring = runtime.report().driver() == upshift::Driver::Ring;
     assert_eq!(
         stats.services > 0,
-        by_owner,
+        has_ring,
         "calls that the suspended owner made: {stats:?}"
     );
 }
@@ -134,10 +134,10 @@ fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
     let flag = Arc::new(AtomicBool::new(false));
     let path = std::env::temp_dir().join(format!("upshift-preempt-{}", std::process::id()));
     let in_time = runtime.block_on(async {
-        let seen = flag.clone();
-        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        let is_set = flag.clone();
+        let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
         time::sleep(Duration::from_millis(2)).await;
-        let (set, file) = (flag.clone(), path.clone());
+        let (setter, file) = (flag.clone(), path.clone());
         let work = async move {
             for round in 0..20u8 {
                 let open = upshift::fs::File::create(&file).await.unwrap();
@@ -148,7 +148,7 @@ fn read_and_write_files_beside_an_endless_poll(runtime: &Runtime) {
                 assert_eq!(read.unwrap(), 5000);
                 assert!(content[..5000].iter().all(|byte| *byte == round));
             }
-            set.store(true, Ordering::Relaxed);
+            setter.store(true, Ordering::Relaxed);
         };
         upshift::spawn(work, Level::at::<20>()).await.unwrap();
         long.await.unwrap()

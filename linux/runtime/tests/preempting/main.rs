@@ -36,7 +36,7 @@ use upshift::{Builder, Preemption, Runtime};
 /// Bound of every loop of these tests.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Serialises the tests, because all of them use the first CPU.
+/// Lock that serialises the tests, because all of them use the first CPU.
 static CPU: Mutex<()> = Mutex::new(());
 
 /// A preemptible runtime of one vCPU, with exclusive use of the CPU.

@@ -49,7 +49,7 @@ fn threads_that_are_started_later_have_the_niceness_of_the_first() {
         });
         let all = niceness();
         assert!(all.len() > before, "no thread was started");
-        assert!(all.iter().all(|nice| *nice == -5), "{all:?}");
+        assert!(all.iter().all(|nice| *nice == -5), "niceness: {all:?}");
     }
     drop(runtime);
     assert!(set_niceness(0));

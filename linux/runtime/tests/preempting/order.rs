@@ -16,10 +16,10 @@ fn an_endless_poll_is_suspended_for_an_equal_coroutine() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
     let in_time = runtime.block_on(async {
-        let (set, seen) = (flag.clone(), flag.clone());
-        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>());
+        let (setter, is_set) = (flag.clone(), flag.clone());
+        let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<20>());
         let short = upshift::spawn(
-            async move { set.store(true, Ordering::Relaxed) },
+            async move { setter.store(true, Ordering::Relaxed) },
             Level::at::<20>(),
         );
         short.await.unwrap();
@@ -42,18 +42,18 @@ fn a_timer_of_a_more_urgent_coroutine_interrupts_a_poll() {
         Arc::new(AtomicU64::new(0)),
     );
     let in_time = runtime.block_on(async {
-        let (set, count, seen) = (flag.clone(), ticks.clone(), flag.clone());
+        let (setter, count, is_set) = (flag.clone(), ticks.clone(), flag.clone());
         let urgent = upshift::spawn(
             async move {
                 for _ in 0..20 {
                     time::sleep(Duration::from_millis(1)).await;
                     count.fetch_add(1, Ordering::Relaxed);
                 }
-                set.store(true, Ordering::Relaxed);
+                setter.store(true, Ordering::Relaxed);
             },
             Level::at::<0>(),
         );
-        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
         urgent.await.unwrap();
         long.await.unwrap()
     });
@@ -66,14 +66,14 @@ fn a_wake_from_another_thread_interrupts_a_poll() {
     let Some(runtime) = runtime() else { return };
     for level in [Level::at::<0>(), Level::at::<20>()] {
         let flag = Arc::new(AtomicBool::new(false));
-        let (set, seen, handle) = (flag.clone(), flag.clone(), runtime.handle());
+        let (setter, is_set, handle) = (flag.clone(), flag.clone(), runtime.handle());
         let outside = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
-            let woken = async move { set.store(true, Ordering::Relaxed) };
+            let woken = async move { setter.store(true, Ordering::Relaxed) };
             handle.spawn(woken, level).unwrap().detach();
         });
         let in_time = runtime.block_on(async {
-            upshift::spawn(async move { spin_until(&seen) }, Level::at::<20>())
+            upshift::spawn(async move { spin_until(&is_set) }, Level::at::<20>())
                 .await
                 .unwrap()
         });
@@ -88,9 +88,9 @@ fn a_coroutine_that_an_endless_poll_spawns_is_polled() {
     let in_time = runtime.block_on(async {
         let long = async {
             let flag = Arc::new(AtomicBool::new(false));
-            let set = flag.clone();
+            let setter = flag.clone();
             upshift::spawn(
-                async move { set.store(true, Ordering::Relaxed) },
+                async move { setter.store(true, Ordering::Relaxed) },
                 Level::at::<20>(),
             )
             .detach();
@@ -105,17 +105,17 @@ fn a_coroutine_that_an_endless_poll_spawns_is_polled() {
 fn less_urgent_coroutines_do_not_interrupt_a_poll() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
-    let (set, seen) = (flag.clone(), flag.clone());
+    let (setter, is_set) = (flag.clone(), flag.clone());
     runtime.block_on(async {
         let long = upshift::spawn(
             async move {
                 burn(Duration::from_millis(30));
-                seen.load(Ordering::Relaxed)
+                is_set.load(Ordering::Relaxed)
             },
             Level::at::<10>(),
         );
         let less_urgent = upshift::spawn(
-            async move { set.store(true, Ordering::Relaxed) },
+            async move { setter.store(true, Ordering::Relaxed) },
             Level::at::<11>(),
         );
         assert!(!long.await.unwrap(), "the less urgent coroutine ran first");
@@ -158,9 +158,9 @@ fn run_three_polls(runtime: &crate::ExclusiveRuntime) -> Vec<char> {
 fn the_main_coroutine_runs_beside_an_endless_poll() {
     let Some(runtime) = runtime() else { return };
     let flag = Arc::new(AtomicBool::new(false));
-    let seen = flag.clone();
+    let is_set = flag.clone();
     let in_time = runtime.block_on(async {
-        let long = upshift::spawn(async move { spin_until(&seen) }, Level::at::<40>());
+        let long = upshift::spawn(async move { spin_until(&is_set) }, Level::at::<40>());
         for _ in 0..5 {
             time::sleep(Duration::from_millis(2)).await;
         }
@@ -230,15 +230,15 @@ fn assert_new_coroutines_are_polled(endless: impl Fn() + Send + Sync + 'static, 
 #[test]
 fn a_hundred_long_polls_do_not_delay_new_polls() {
     let flag = Arc::new(AtomicBool::new(false));
-    let seen = flag.clone();
+    let is_set = flag.clone();
     assert_new_coroutines_are_polled(
-        move || assert!(spin_until(&seen)),
+        move || assert!(spin_until(&is_set)),
         || flag.store(true, Ordering::Relaxed),
     );
 }
 
-/// There are more threads than the watcher keeps `/proc` files open for. It must detect the
-/// sleeping threads anyway.
+/// There are more threads than the watcher keeps `/proc` files open for. The watcher must detect
+/// the sleeping threads anyway.
 #[test]
 fn a_hundred_sleeping_polls_do_not_delay_new_polls() {
     let condition = Arc::new((Mutex::new(false), Condvar::new()));
@@ -280,10 +280,10 @@ fn thousands_of_long_polls_end() {
     assert_eq!(done.load(Ordering::Relaxed), 2000);
 }
 
-/// Until a completion has been read from the ring, it is unknown which coroutine it is for. So it
-/// counts as urgent as the most urgent coroutine with an operation in the ring. A coroutine that
-/// waits for a signal has no such operation, so it must not make completions for others look
-/// urgent.
+/// Until a completion has been read from the ring, the vCPU does not know the completion's
+/// coroutine. So the completion counts as urgent as the most urgent coroutine with an operation in
+/// the ring. A coroutine that waits for a signal has no such operation, so it must not make the
+/// completions of other coroutines look urgent.
 #[test]
 fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
     const POLLS: u64 = 60;
@@ -293,9 +293,9 @@ fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
     let equal_level = Level::at::<20>();
     runtime.block_on(async {
         let mut signal = Signal::new(SIGUSR1).unwrap();
-        let waits = upshift::spawn(async move { signal.recv().await }, Level::at::<0>());
+        let waiter = upshift::spawn(async move { signal.recv().await }, Level::at::<0>());
         let (reader, writer) = UnixDatagram::pair().unwrap();
-        let reads = upshift::spawn(
+        let reader_task = upshift::spawn(
             async move {
                 for _ in 0..POLLS {
                     reader.recv(&mut [0; 8]).await.unwrap();
@@ -303,7 +303,7 @@ fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
             },
             equal_level,
         );
-        let computes = upshift::spawn(
+        let writer_task = upshift::spawn(
             async move {
                 for _ in 0..POLLS {
                     // SAFETY: the pointer is to one byte.
@@ -315,12 +315,12 @@ fn a_coroutine_that_waits_for_a_signal_makes_no_arrival_more_urgent() {
             },
             equal_level,
         );
-        computes.await.unwrap();
-        reads.await.unwrap();
-        waits.cancel();
+        writer_task.await.unwrap();
+        reader_task.await.unwrap();
+        waiter.cancel();
     });
     let stats = runtime.handle().preemption_stats();
     // The main coroutine is at level 32, less urgent than the others, so no poll is suspended for
-    // it.
+    // it. If every arrival suspended the writer, the number would be POLLS.
     assert!(stats.suspensions < POLLS / 4, "{stats:?}");
 }

@@ -42,7 +42,7 @@ fn no_thread_of_another_vcpu_is_a_home_thread() {
     };
     runtime.block_on(async {
         // The number is small, because each attempt prints a panic.
-        let tries: Vec<_> = (0..16)
+        let attempts: Vec<_> = (0..16)
             .map(|_| {
                 let attempt = async {
                     // The poll is long enough to be suspended, so that all threads of both vCPUs
@@ -53,7 +53,7 @@ fn no_thread_of_another_vcpu_is_a_home_thread() {
                 upshift::spawn(attempt, Level::at::<20>())
             })
             .collect();
-        for attempt in tries {
+        for attempt in attempts {
             assert!(attempt.await.unwrap_err().is_panic());
         }
     });
@@ -137,10 +137,10 @@ fn a_local_coroutine_is_current_while_it_is_polled() {
 fn block_on_in_a_poll_of_block_on_panics() {
     let Some(runtime) = runtime() else { return };
     let other = upshift::Runtime::builder().vcpus(1).build().unwrap();
-    for runs in [&*runtime, &other] {
+    for inner in [&*runtime, &other] {
         for _ in 0..20 {
             let nested = std::panic::AssertUnwindSafe(|| {
-                runtime.block_on(async { runs.block_on(async { 7 }) });
+                runtime.block_on(async { inner.block_on(async { 7 }) });
             });
             assert!(std::panic::catch_unwind(nested).is_err());
         }
@@ -148,14 +148,14 @@ fn block_on_in_a_poll_of_block_on_panics() {
     assert_eq!(runtime.block_on(async { 7 }), 7);
 }
 
-/// A vCPU may take the future of `block_on` from the ready queue before the thread of `block_on`,
-/// the only one that may poll it, can do so. The future must not be lost.
+/// Another thread of the vCPU may take the future of `block_on` from the ready queue, although only
+/// the thread of `block_on` may poll the future. The future must not be lost.
 #[test]
 fn block_on_begins_beside_a_poll_that_does_not_end() {
     let Some(runtime) = runtime() else { return };
     let stop = Arc::new(AtomicBool::new(false));
-    let seen = stop.clone();
-    let endless = async move { spin_until(&seen) };
+    let is_set = stop.clone();
+    let endless = async move { spin_until(&is_set) };
     let endless = runtime.handle().spawn(endless, Level::at::<40>()).unwrap();
     for round in 0..200 {
         assert_eq!(runtime.block_on(async move { round }), round);
@@ -186,7 +186,7 @@ fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_
     let Some(runtime) = runtime() else { return };
     let (drop_sender, drop_receiver) = std::sync::mpsc::channel();
     let spin_end = Arc::new(AtomicBool::new(false));
-    let spun = spin_end.clone();
+    let has_spin_ended = spin_end.clone();
     runtime.block_on(async move {
         let recorder = DropRecorder {
             creator: std::thread::current().id(),
@@ -209,14 +209,14 @@ fn a_local_coroutine_is_dropped_on_its_home_thread_although_a_poll_outlives_the_
             spin_end.store(true, Ordering::SeqCst);
         };
         upshift::spawn(spin, Level::at::<0>()).detach();
-        // This poll is suspended for the long poll and resumed for a turn. (A coroutine that has
-        // not been polled would be cancelled.)
+        // This poll is suspended for the long poll and resumed for a short time. (A coroutine that
+        // has not been polled would be cancelled.)
         assert!(spin_until(&started));
     });
     drop(runtime);
     assert_eq!(drop_receiver.try_recv(), Ok(true));
     let limit = Instant::now() + Duration::from_secs(20);
-    while !spun.load(Ordering::SeqCst) {
+    while !has_spin_ended.load(Ordering::SeqCst) {
         assert!(
             Instant::now() < limit,
             "the poll that outlived the runtime does not end"

@@ -53,14 +53,15 @@ fn polls_that_block_all_signals_while_they_wait_make_progress() {
 }
 
 /// A poll that blocks the signal cannot be suspended by it. The poll's thread keeps running beside
-/// the other threads until it next calls the runtime. There it waits, and later it continues.
+/// the other threads until it next calls the runtime. In that call the thread waits, and later
+/// continues.
 #[test]
 fn a_poll_that_blocks_all_signals_does_not_delay_urgent_polls() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..5 {
         runtime.block_on(async {
-            let seen = Arc::new(AtomicBool::new(false));
-            let flag = seen.clone();
+            let stop = Arc::new(AtomicBool::new(false));
+            let flag = stop.clone();
             let long = async move {
                 let mut in_time = false;
                 without_signals(|| in_time = spin_until(&flag));
@@ -75,7 +76,7 @@ fn a_poll_that_blocks_all_signals_does_not_delay_urgent_polls() {
                     writer.write_all(b"x").await.unwrap();
                     reader.read_exact(&mut [0]).await.unwrap();
                 }
-                seen.store(true, SeqCst);
+                stop.store(true, SeqCst);
             };
             upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
             assert!(long.await.unwrap());
@@ -163,10 +164,11 @@ fn run_with_replaced_handler(variant: &str) {
     std::process::exit(0);
 }
 
-/// Runs a poll that calls `holds` repeatedly and is suspended within it, mostly while it holds a
-/// lock. Meanwhile an urgent coroutine calls `needs` twice in each of a hundred rounds: once inside
-/// `no_suspend` and once outside it. All rounds must end in time.
-fn assert_progress(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 'static) {
+/// Runs a poll that calls `hold_lock` repeatedly and is suspended within that function, mostly
+/// while the function holds a lock. Meanwhile an urgent coroutine calls `need_lock`, which takes
+/// the same lock, twice in each of a hundred rounds: once inside `no_suspend` and once outside. All
+/// rounds must end in time.
+fn assert_progress(hold_lock: impl Fn() + Send + 'static, need_lock: impl Fn() + Send + 'static) {
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async {
         let stop = Arc::new(AtomicBool::new(false));
@@ -174,7 +176,7 @@ fn assert_progress(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 
         let (stopped, began) = (stop.clone(), Instant::now());
         let holder = async move {
             while !stopped.load(SeqCst) && began.elapsed() < 3 * LIMIT {
-                holds();
+                hold_lock();
             }
         };
         let holder = upshift::spawn(holder, Level::at::<40>());
@@ -182,8 +184,8 @@ fn assert_progress(holds: impl Fn() + Send + 'static, needs: impl Fn() + Send + 
         let urgent = async move {
             for _ in 0..100 {
                 time::sleep(Duration::from_millis(1)).await;
-                upshift::no_suspend(&needs);
-                needs();
+                upshift::no_suspend(&need_lock);
+                need_lock();
                 counted.fetch_add(1, SeqCst);
             }
         };
@@ -219,7 +221,7 @@ fn a_suspended_poll_may_hold_the_lock_of_the_allocator() {
     for free in blocks.iter_mut().step_by(2) {
         *free = None;
     }
-    let needs = || {
+    let need_lock = || {
         drop(std::hint::black_box(vec![0u8; 3000]));
         let large = std::hint::black_box([0u8; 3000]);
         let spawned = upshift::spawn(
@@ -229,8 +231,8 @@ fn a_suspended_poll_may_hold_the_lock_of_the_allocator() {
         spawned.detach();
     };
     // SAFETY: the call has no arguments.
-    let holds = || unsafe { _ = std::hint::black_box(libc::mallinfo2()) };
-    assert_progress(holds, needs);
+    let hold_lock = || unsafe { _ = std::hint::black_box(libc::mallinfo2()) };
+    assert_progress(hold_lock, need_lock);
     drop(blocks);
 }
 
@@ -254,8 +256,8 @@ fn a_suspended_poll_may_hold_the_lock_of_the_dynamic_loader() {
         1
     }
     // SAFETY: the callback does not use its arguments.
-    let holds = || unsafe { _ = libc::dl_iterate_phdr(Some(compute_and_stop), null_mut()) };
-    let needs = || {
+    let hold_lock = || unsafe { _ = libc::dl_iterate_phdr(Some(compute_and_stop), null_mut()) };
+    let need_lock = || {
         // SAFETY: the callback does not use its arguments, and a null name stands for the program.
         unsafe {
             libc::dl_iterate_phdr(Some(stop_at_once), null_mut());
@@ -264,5 +266,5 @@ fn a_suspended_poll_may_hold_the_lock_of_the_dynamic_loader() {
             libc::dlclose(program);
         }
     };
-    assert_progress(holds, needs);
+    assert_progress(hold_lock, need_lock);
 }

@@ -13,6 +13,7 @@ use upshift::{Level, Runtime, time};
 
 use crate::{LIMIT, runtime, skipped, spin_until};
 
+/// Size of a page in bytes.
 const PAGE: usize = 4096;
 
 /// A stack of one page between two inaccessible pages.
@@ -83,8 +84,8 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..5 {
         let suspended = runtime.block_on(async {
-            let seen = Arc::new(AtomicBool::new(false));
-            let done = seen.clone();
+            let stop = Arc::new(AtomicBool::new(false));
+            let done = stop.clone();
             // Each poll is more urgent than the previous poll, which is suspended for it.
             let urgent = async move {
                 let mut polls = Vec::new();
@@ -108,8 +109,8 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
                 suspended += usize::from(poll.await.unwrap());
             }
             let flag = Arc::new(AtomicBool::new(false));
-            let set = flag.clone();
-            upshift::spawn(async move { set.store(true, SeqCst) }, Level::at::<0>()).detach();
+            let setter = flag.clone();
+            upshift::spawn(async move { setter.store(true, SeqCst) }, Level::at::<0>()).detach();
             suspended + usize::from(spin_on(&SmallStack::new(), &flag))
         });
         assert_eq!(suspended, 5);
@@ -122,30 +123,30 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
 fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
     for _ in 0..20 {
-        let served = runtime.block_on(async {
+        let in_time = runtime.block_on(async {
             let (mut reader, mut writer) = upshift::io::pipe().unwrap();
             let has_byte = Arc::new(AtomicBool::new(false));
-            let set = has_byte.clone();
-            let reads = async move {
+            let setter = has_byte.clone();
+            let reader_task = async move {
                 reader.read_exact(&mut [0]).await.unwrap();
-                set.store(true, SeqCst);
+                setter.store(true, SeqCst);
             };
-            let reads = upshift::spawn(reads, Level::at::<10>());
+            let reader_task = upshift::spawn(reader_task, Level::at::<10>());
             time::sleep(Duration::from_millis(2)).await;
             let fd = writer.write_all(b"").await.map(|()| writer);
             let writer = std::fs::File::from(fd.unwrap().into_owned_fd().unwrap());
-            let writes = std::thread::spawn(move || {
+            let writer_thread = std::thread::spawn(move || {
                 use std::io::Write;
                 std::thread::sleep(Duration::from_millis(3));
                 (&writer).write_all(b"x").unwrap();
                 writer
             });
-            let served = spin_on(&SmallStack::new(), &has_byte);
-            writes.join().unwrap();
-            reads.await.unwrap();
-            served
+            let in_time = spin_on(&SmallStack::new(), &has_byte);
+            writer_thread.join().unwrap();
+            reader_task.await.unwrap();
+            in_time
         });
-        assert!(served, "the byte was not received during the poll");
+        assert!(in_time, "the byte was not received during the poll");
     }
 }
 
@@ -185,8 +186,8 @@ fn the_handler_uses_half_of_its_stack_at_most() {
     while max_usage.load(SeqCst) == 0 || began.elapsed() < Duration::from_secs(1) {
         runtime.block_on(async {
             let max_usage = max_usage.clone();
-            let seen = Arc::new(AtomicBool::new(false));
-            let flag = seen.clone();
+            let stop = Arc::new(AtomicBool::new(false));
+            let flag = stop.clone();
             let long = async move {
                 assert!(spin_until(&flag));
                 let (usage, size) = stack_usage();
@@ -201,14 +202,14 @@ fn the_handler_uses_half_of_its_stack_at_most() {
                     writer.write_all(b"x").await.unwrap();
                     reader.read_exact(&mut [0]).await.unwrap();
                 }
-                seen.store(true, SeqCst);
+                stop.store(true, SeqCst);
             };
             upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
             long.await.unwrap();
         });
         assert!(began.elapsed() < LIMIT, "no poll was suspended");
     }
-    println!("{} bytes", max_usage.load(SeqCst));
+    println!("{} bytes used at most", max_usage.load(SeqCst));
 }
 
 /// After `block_on`, the thread has its former alternate stack. A large alternate stack of the
@@ -227,11 +228,11 @@ fn block_on_restores_the_alternate_stack_of_its_thread() {
     let after = alternate_stack();
     assert_eq!((before.ss_sp, before.ss_size), (after.ss_sp, after.ss_size));
     // The runtime keeps a large alternate stack of the program.
-    let mut own = vec![0u8; 256 << 10];
+    let mut program_stack = vec![0u8; 256 << 10];
     let stack = libc::stack_t {
-        ss_sp: own.as_mut_ptr().cast(),
+        ss_sp: program_stack.as_mut_ptr().cast(),
         ss_flags: 0,
-        ss_size: own.len(),
+        ss_size: program_stack.len(),
     };
     let install = |stack: &libc::stack_t| {
         // SAFETY: the memory lives until the former stack has been installed again.
@@ -266,8 +267,8 @@ fn a_signal_of_the_program_is_handled_while_polls_are_suspended() {
         );
     }
     runtime.block_on(async {
-        let seen = Arc::new(AtomicBool::new(false));
-        let flag = seen.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = stop.clone();
         let long = upshift::spawn(async move { spin_until(&flag) }, Level::at::<40>());
         let urgent = async move {
             time::sleep(Duration::from_millis(5)).await;
@@ -279,7 +280,7 @@ fn a_signal_of_the_program_is_handled_while_polls_are_suspended() {
                     time::sleep(Duration::from_micros(100)).await;
                 }
             }
-            seen.store(true, SeqCst);
+            stop.store(true, SeqCst);
         };
         upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
         assert!(long.await.unwrap());

@@ -10,7 +10,7 @@ use upshift::net::UnixStream;
 use upshift::time::sleep;
 use upshift::{Handle, Level, Preemption, Runtime, yield_now};
 
-use super::still_works;
+use super::assert_runtime_works;
 
 /// Programs compute settings from their input, so an impossible setting is an error and must not
 /// panic.
@@ -90,8 +90,8 @@ fn extreme_arguments_do_not_break_the_runtime() {
         drop(permits);
         sender.send(1).await.unwrap();
         assert!(sender.try_reserve_many(usize::MAX).is_err());
-        let mut got = Vec::new();
-        assert_eq!(receiver.recv_many(&mut got, usize::MAX).await, 1);
+        let mut messages = Vec::new();
+        assert_eq!(receiver.recv_many(&mut messages, usize::MAX).await, 1);
         let lock = RwLock::with_max_readers((), u32::MAX >> 3);
         drop((lock.read().await, lock.try_read().unwrap()));
         let file = upshift::fs::File::open("/proc/self/exe").await.unwrap();
@@ -114,7 +114,7 @@ fn extreme_arguments_do_not_break_the_runtime() {
                     .is_err()
             );
         }
-        still_works().await;
+        assert_runtime_works().await;
     });
 }
 
@@ -143,8 +143,8 @@ fn consuming_more_than_the_buffer_holds_is_harmless() {
     });
 }
 
-/// A long write is split into pieces. On a pipe the offset is ignored, so adding the length of the
-/// first piece to it must not overflow.
+/// A long write is split into pieces. A pipe ignores the offset, so any offset is allowed, and the
+/// addition of the first piece's length to the offset must not overflow.
 #[test]
 fn a_long_write_to_a_pipe_is_made_in_pieces() {
     let runtime = Runtime::builder().vcpus(1).build().unwrap();
@@ -152,7 +152,7 @@ fn a_long_write_to_a_pipe_is_made_in_pieces() {
         let (mut reader, writer) = upshift::io::pipe().unwrap();
         let writer = writer.into_owned_fd().unwrap();
         let file = File::from_std(std::fs::File::from(writer));
-        let reads = async {
+        let read_all = async {
             let mut bytes = vec![0; 1 << 20];
             AsyncReadExt::read_exact(&mut reader, &mut bytes)
                 .await
@@ -160,7 +160,7 @@ fn a_long_write_to_a_pipe_is_made_in_pieces() {
             bytes
         };
         let (read, (written, _)) =
-            futures_util::join!(reads, file.write_all_at(vec![7; 1 << 20], u64::MAX));
+            futures_util::join!(read_all, file.write_all_at(vec![7; 1 << 20], u64::MAX));
         written.unwrap();
         assert!(read.iter().all(|&byte| byte == 7));
     });

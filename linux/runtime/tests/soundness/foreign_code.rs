@@ -14,9 +14,9 @@ use upshift::net::UnixStream;
 use upshift::time::sleep;
 use upshift::{Handle, Level, Preemption, Priority, Runtime, yield_now};
 
-use super::{runtime_builders, still_works};
+use super::{assert_runtime_works, runtime_builders};
 
-/// A waker that calls the runtime when it is woken and when it is dropped.
+/// A waker that uses the runtime when it is called and when it is dropped.
 struct ReentrantWaker {
     handle: Handle,
     inner: Mutex<Option<Waker>>,
@@ -87,7 +87,7 @@ fn foreign_wakers_may_call_the_runtime() {
                 );
                 await_through_foreign_waker(child).await.unwrap();
                 let (mut one, mut other) = UnixStream::pair().unwrap();
-                let writes = upshift::spawn(
+                let writer_task = upshift::spawn(
                     async move {
                         yield_now().await;
                         AsyncWriteExt::write_all(&mut one, &[4; 10]).await.unwrap();
@@ -95,9 +95,9 @@ fn foreign_wakers_may_call_the_runtime() {
                     Level::at::<30>(),
                 );
                 let mut bytes = [0; 10];
-                let reads = AsyncReadExt::read_exact(&mut other, &mut bytes);
-                await_through_foreign_waker(reads).await.unwrap();
-                writes.await.unwrap();
+                let read = AsyncReadExt::read_exact(&mut other, &mut bytes);
+                await_through_foreign_waker(read).await.unwrap();
+                writer_task.await.unwrap();
                 let blocking =
                     upshift::spawn_blocking(|| std::thread::sleep(Duration::from_micros(50)));
                 await_through_foreign_waker(blocking).await.unwrap();
@@ -113,7 +113,7 @@ fn foreign_wakers_may_call_the_runtime() {
                 upshift::spawn(async move { wait_in_every_way().await }, Level::at::<12>());
             wait_in_every_way().await;
             other_coroutine.await.unwrap();
-            still_works().await;
+            assert_runtime_works().await;
         });
     }
 }
@@ -183,11 +183,11 @@ fn panics_in_destructors_and_wakers_affect_nothing_else() {
             let (mut one, mut other) = UnixStream::pair().unwrap();
             let mut byte = [0];
             let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<3>());
-            let reads = AsyncReadExt::read_exact(&mut other, &mut byte);
+            let read = AsyncReadExt::read_exact(&mut other, &mut byte);
             let mut waits: Vec<Pin<Box<dyn Future<Output = ()>>>> = vec![
                 Box::pin(sleep(Duration::from_millis(1))),
                 Box::pin(child.map(|ended| ended.unwrap())),
-                Box::pin(reads.map(|read| read.unwrap())),
+                Box::pin(read.map(|read| read.unwrap())),
             ];
             for (n, future) in waits.iter_mut().enumerate() {
                 if n == 2 {
@@ -205,11 +205,11 @@ fn panics_in_destructors_and_wakers_affect_nothing_else() {
                 .await;
             }
             drop(waits);
-            still_works().await;
+            assert_runtime_works().await;
         });
         let output = runtime.block_on(async { PanicsOnDrop });
         std::mem::forget(output);
-        runtime.block_on(still_works());
+        runtime.block_on(assert_runtime_works());
     }
 }
 
@@ -222,7 +222,7 @@ fn hooks_may_throw_payloads_that_panic_when_they_are_dropped() {
         let builder = builder.on_vcpu_stop(|| std::panic::panic_any(PanicsOnDrop));
         let runtime = builder.build().unwrap();
         for _ in 0..3 {
-            runtime.block_on(still_works());
+            runtime.block_on(assert_runtime_works());
         }
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(runtime)));
         assert!(dropped.is_ok());
@@ -305,7 +305,7 @@ fn a_coroutine_that_has_leaked_its_wakers_panics_when_it_waits() {
                 wait.await;
             };
             let ended = upshift::spawn(leaking_coroutine, Level::at::<3>()).await;
-            assert!(ended.is_err_and(|error| error.is_panic()), "{n}");
+            assert!(ended.is_err_and(|error| error.is_panic()), "wait {n}");
         }
         // A join needs no waker.
         let child = upshift::spawn(sleep(Duration::from_millis(1)), Level::at::<60>());
@@ -325,7 +325,7 @@ fn a_coroutine_that_has_leaked_its_wakers_panics_when_it_waits() {
         drop(semaphore.acquire().await.unwrap());
         assert!(sender.send(()).await.is_err() && once.send(()).is_err());
         let _ = AsyncWriteExt::write_all(&mut other, b"there").await;
-        still_works().await;
+        assert_runtime_works().await;
     });
 }
 
@@ -382,6 +382,6 @@ fn a_waker_that_panics_does_not_prevent_other_wakes() {
             };
             release_both(send(), send(), release).await;
         }
-        still_works().await;
+        assert_runtime_works().await;
     });
 }

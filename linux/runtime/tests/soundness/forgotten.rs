@@ -12,7 +12,7 @@ use upshift::net::{TcpListener, UnixStream};
 use upshift::time::sleep;
 use upshift::{Handle, JoinHandle, Level, Priority, Runtime, yield_now};
 
-use super::{forget, pair, runtime_builders, still_works};
+use super::{assert_runtime_works, forget, pair, runtime_builders};
 
 #[test]
 fn futures_forgotten_in_flight_keep_the_memory_that_the_kernel_uses() {
@@ -50,7 +50,7 @@ fn futures_forgotten_in_flight_keep_the_memory_that_the_kernel_uses() {
             forget(async move { drop(shared.lock().await) }).await;
             drop(guard);
             sleep(Duration::from_millis(3)).await;
-            still_works().await;
+            assert_runtime_works().await;
         });
         drop(runtime);
     }
@@ -63,7 +63,7 @@ fn leaked_handles_and_runtimes_are_harmless() {
         runtime.block_on(async {
             std::mem::forget(upshift::spawn(async { vec![1; 100] }, Priority::Inherit));
             std::mem::forget(upshift::spawn_local(pending::<()>(), Priority::Inherit));
-            still_works().await;
+            assert_runtime_works().await;
         });
         // The threads of a leaked runtime continue.
         let handle = runtime.handle();
@@ -102,18 +102,18 @@ fn a_runtime_may_be_dropped_in_a_poll_before_another_runtime_or_at_the_end_of_it
                 // The handle has outlived its runtime.
                 let held = nested.await.unwrap().unwrap();
                 assert!(held.await.unwrap_err().is_cancelled());
-                still_works().await;
+                assert_runtime_works().await;
             });
             // Two runtimes of one thread are dropped in the order of their creation.
             let first = outer();
             let second = inner();
             drop(first);
-            second.block_on(still_works());
+            second.block_on(assert_runtime_works());
         }
         // The runtime is dropped at the end of its thread.
         std::thread::spawn(move || {
             let runtime = outer();
-            runtime.block_on(still_works());
+            runtime.block_on(assert_runtime_works());
             store_until_thread_end(runtime);
         })
         .join()

@@ -33,7 +33,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// Asserts that the current runtime still serves sockets, timers and spawned coroutines.
-async fn still_works() {
+async fn assert_runtime_works() {
     let (mut local, mut peer) = pair().await;
     local.write_all("still works").await.0.unwrap();
     assert_eq!(&peer.recv().await.unwrap()[..], b"still works");
@@ -42,6 +42,7 @@ async fn still_works() {
     assert_eq!(handle.await.unwrap(), 7);
 }
 
+/// Polls a future once, and leaks it.
 async fn forget<F: Future + 'static>(future: F) {
     let mut future = Box::pin(future);
     let _ = futures_util::poll!(&mut future);

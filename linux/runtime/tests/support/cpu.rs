@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// Returns the CPU time that the calling thread has used.
 pub(crate) fn cpu_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use upshift::{Priority, fs};
 
+/// Reads each file in a coroutine of its own. Returns the results in the order of `paths`.
 pub(crate) async fn read_concurrently(paths: &[PathBuf]) -> Vec<std::io::Result<Vec<u8>>> {
     let read = |path: &PathBuf| {
         let path = path.clone();

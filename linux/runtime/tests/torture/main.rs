@@ -1,5 +1,6 @@
 //! Stress tests of preemption with popular crates. Coroutines of different levels use them at the
-//! same time, and each must make progress, no matter how the polls of other coroutines behave.
+//! same time, and each must make progress, no matter how the polls of other coroutines behave. A
+//! *party* is a coroutine or thread that repeats a step (`parties.rs`).
 
 #[path = "../support/child.rs"]
 mod child;
@@ -27,7 +28,7 @@ use upshift::sync::Notify;
 use upshift::{Level, Runtime, time};
 
 /// Yields if another coroutine should run.
-async fn yield_once() {
+async fn yield_if_due() {
     upshift::yield_if_needed().await;
 }
 
@@ -50,7 +51,7 @@ fn a_std_mutex_whose_holder_wakes_a_coroutine() {
                 *held += 1;
                 b.notify_one();
             },
-            yield_once,
+            yield_if_due,
         );
         parties.party(
             runtime,
@@ -102,7 +103,7 @@ fn a_std_rwlock_and_a_oneshot() {
                 let _ = sender.send(*held);
                 *held += receiver.now_or_never().is_some() as u64;
             },
-            yield_once,
+            yield_if_due,
         );
         parties.party(
             runtime,
@@ -137,7 +138,7 @@ fn a_parking_lot_mutex_whose_holder_sends_a_message() {
                 burn(micros(200));
                 let _ = sender.send(1);
             },
-            yield_once,
+            yield_if_due,
         );
         parties.party(runtime, URGENT, move || drop(lock.lock()), pause);
         let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
@@ -190,7 +191,7 @@ where
             runtime,
             BACKGROUND,
             move || (0..100).for_each(|_| send()),
-            yield_once,
+            yield_if_due,
         );
         parties.party(runtime, URGENT, move || while receive() {}, pause);
     });
@@ -383,7 +384,7 @@ fn blocking_calls_do_not_stop_the_vcpu() {
                 runtime,
                 level,
                 || thread::sleep(Duration::from_millis(5)),
-                yield_once,
+                yield_if_due,
             );
         }
         let (reader, writer) = std::io::pipe().unwrap();
@@ -395,7 +396,7 @@ fn blocking_calls_do_not_stop_the_vcpu() {
                 let mut buffer = [0u8; 64];
                 black_box(std::io::Read::read(&mut reader, &mut buffer).unwrap());
             },
-            yield_once,
+            yield_if_due,
         );
         parties.party(
             runtime,
@@ -407,23 +408,23 @@ fn blocking_calls_do_not_stop_the_vcpu() {
     });
 }
 
-/// The signal that suspends such a poll stays pending until the poll unblocks its signals. By then
-/// the lock is free, or the next poll holds it.
+/// If a poll blocks all signals, the signal that suspends it stays pending until the poll unblocks
+/// its signals. By then the lock is free, or the next poll holds it.
 #[test]
 fn polls_that_block_all_signals_and_a_std_mutex() {
     torture(|runtime, parties| {
         let lock = Arc::new(Mutex::new(0u64));
-        let masked_step = |time| {
+        let masked_step = |time_us| {
             let lock = lock.clone();
             move || {
                 without_signals(|| {
                     let mut held = lock.lock().unwrap();
-                    burn(micros(time));
+                    burn(micros(time_us));
                     *held += 1;
                 });
             }
         };
-        parties.party(runtime, BACKGROUND, masked_step(300), yield_once);
+        parties.party(runtime, BACKGROUND, masked_step(300), yield_if_due);
         parties.party(runtime, MIDDLE, masked_step(100), pause);
         parties.party(runtime, URGENT, move || *lock.lock().unwrap() += 1, pause);
     });

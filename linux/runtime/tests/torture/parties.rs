@@ -22,14 +22,14 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// are a few steps. Samples are counted, because time also passes while the process is frozen.
 const MAX_STALLED_SAMPLES: u32 = 5_000;
 
-/// Returns the time for which a combination runs.
+/// Returns the time for which a test runs its parties.
 pub(crate) fn duration() -> Duration {
     let variable = std::env::var("UPSHIFT_TORTURE_SECONDS").ok();
     let seconds = variable.and_then(|text| text.parse().ok()).unwrap_or(0.5);
     Duration::from_secs_f64(seconds)
 }
 
-/// Waits until no other combination runs, since all of them use the first CPU.
+/// Waits until no other test of this process runs, since all of them use the first CPU.
 pub(crate) fn lock_machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -124,16 +124,16 @@ impl Parties {
         level: Level,
         mut step: impl FnMut() + Send + 'static,
     ) {
-        let took = Arc::new(AtomicU64::new(0));
-        let last = took.clone();
+        let step_us = Arc::new(AtomicU64::new(0));
+        let last_step_us = step_us.clone();
         let timed = move || {
             let start = Instant::now();
             step();
-            took.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+            step_us.store(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         };
         self.party(runtime, level, timed, move || {
-            let took = micros(last.load(Ordering::Relaxed));
-            time::sleep(micros(97).max(PAUSE_RATIO * took))
+            let last_step = micros(last_step_us.load(Ordering::Relaxed));
+            time::sleep(micros(97).max(PAUSE_RATIO * last_step))
         });
     }
 
@@ -166,10 +166,10 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Returns when `time` has passed and each party has made at least `more` steps. Aborts the
-    /// process if a party stands still. Allocates nothing meanwhile, because a party may hold the
-    /// lock of the allocator.
-    pub(crate) fn wait_for(&self, time: Duration, more: u64) {
+    /// Returns when `time` has passed and each party has made at least `min_steps` steps. Aborts
+    /// the process if a party stands still. Takes its samples without allocating, because a party
+    /// may hold the lock of the allocator.
+    pub(crate) fn wait_for(&self, time: Duration, min_steps: u64) {
         struct Progress {
             goal: u64,
             count: u64,
@@ -178,7 +178,7 @@ impl Observer {
         }
         let start = Instant::now();
         let progress = |count| Progress {
-            goal: count + more,
+            goal: count + min_steps,
             count,
             stalled_samples: 0,
         };
@@ -213,6 +213,7 @@ impl Observer {
     }
 }
 
+/// Spins for `time`.
 pub(crate) fn burn(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

@@ -72,11 +72,11 @@ fn add_parties(runtime: &Runtime, parties: &mut Parties) {
     let long_step = || cpu::burn(Duration::from_millis(10));
     parties.party(runtime, BACKGROUND, long_step, pause);
     let lock = Arc::new(Mutex::new(0u64));
-    let step_under_lock = |time| {
+    let step_under_lock = |time_us| {
         let lock = lock.clone();
         move || {
             let mut held = lock.lock().unwrap();
-            burn(micros(time));
+            burn(micros(time_us));
             *held += 1;
         }
     };

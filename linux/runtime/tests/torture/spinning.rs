@@ -15,13 +15,13 @@ use upshift::{Runtime, sync, time};
 
 /// The system's allocator, under a lock that spins.
 struct SpinningAllocator {
-    held: AtomicBool,
+    is_held: AtomicBool,
     count: AtomicU32,
 }
 
 #[global_allocator]
 static ALLOCATOR: SpinningAllocator = SpinningAllocator {
-    held: AtomicBool::new(false),
+    is_held: AtomicBool::new(false),
     count: AtomicU32::new(0),
 };
 
@@ -31,7 +31,7 @@ const MAX_ATTEMPTS: u64 = 1 << 30;
 
 impl SpinningAllocator {
     fn with_lock<R>(&self, f: impl FnOnce() -> R) -> R {
-        if self.held.swap(true, Acquire) {
+        if self.is_held.swap(true, Acquire) {
             self.spin_for_lock();
         }
         // Some allocations take so long that the poll is suspended within them.
@@ -39,13 +39,13 @@ impl SpinningAllocator {
             burn(Duration::from_micros(150));
         }
         let result = f();
-        self.held.store(false, Release);
+        self.is_held.store(false, Release);
         result
     }
 
     fn spin_for_lock(&self) {
         for _ in 0..MAX_ATTEMPTS {
-            if !self.held.swap(true, Acquire) {
+            if !self.is_held.swap(true, Acquire) {
                 return;
             }
             std::hint::spin_loop();

@@ -15,8 +15,8 @@ fn file() -> (Fd, Call) {
     (fd, call)
 }
 
-fn started(call: &Call) -> usize {
-    call.group.0.lock().started
+fn started_count(call: &Call) -> usize {
+    call.group.0.lock().started_count
 }
 
 fn run(vcpus: usize, test: impl Future<Output = ()>) {
@@ -37,7 +37,10 @@ fn concurrent_calls_share_an_operation() {
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        assert!((1..=8).contains(&started(&call)), "{}", started(&call));
+        // Two operations are enough if all calls join while the first operation runs. The bound
+        // leaves a margin for operations that complete meanwhile.
+        let operations = started_count(&call);
+        assert!((1..=8).contains(&operations), "operations: {operations}");
     });
 }
 
@@ -51,9 +54,9 @@ fn a_call_waits_for_an_operation_that_began_after_it() {
                 let (fd, call) = (fd.clone(), call.clone());
                 let work = async move {
                     for _ in 0..10 {
-                        let old_count = started(&call);
+                        let old_count = started_count(&call);
                         sync(&fd, false).await.unwrap();
-                        assert!(started(&call) > old_count);
+                        assert!(started_count(&call) > old_count);
                     }
                 };
                 crate::spawn(work, Level::new(n % 64).unwrap())
@@ -72,8 +75,9 @@ fn other_calls_finish_when_the_leader_is_dropped() {
     run(1, async {
         let (fd, call) = file();
         for _ in 0..50 {
-            let theirs = fd.clone();
-            let leader = crate::spawn(async move { sync(&theirs, false).await }, Priority::Inherit);
+            let leader_fd = fd.clone();
+            let sync_as_leader = async move { sync(&leader_fd, false).await };
+            let leader = crate::spawn(sync_as_leader, Priority::Inherit);
             crate::yield_now().await;
             let followers: Vec<_> = (0..4)
                 .map(|_| {
@@ -118,7 +122,7 @@ fn ended_and_failed_calls_leave_no_group_or_round() {
         assert!(!GROUPS.lock().contains_key(&fd.as_raw_fd()));
     });
     let (fd, call) = file();
-    let outside = futures_lite::future::block_on(sync(&fd, false));
-    assert!(outside.is_err());
+    let result = futures_lite::future::block_on(sync(&fd, false));
+    assert!(result.is_err());
     assert!(call.group.0.lock().running.is_none());
 }

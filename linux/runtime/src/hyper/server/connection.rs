@@ -26,6 +26,7 @@ const MAX_BUFFERED: usize = 64 * 1024;
 /// at least 9 bytes.
 const MAX_HTTP2_READ: usize = 4096;
 
+/// A factory that makes the service of each connection.
 pub(crate) trait MakeService<L: Listener>: Send + Sync + 'static {
     type Service: Clone + Send + 'static;
 
@@ -133,9 +134,9 @@ impl<M> ConnectionSettings<M> {
             // Allows web sockets over HTTP/2.
             let builder = builder.enable_connect_protocol();
             let connection = builder.serve_connection(io, service);
-            let served = connections
+            let serving = connections
                 .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
-            return allowance.charge(served).await;
+            return allowance.charge(serving).await;
         }
         let mut builder = http1::Builder::new();
         if let Some(limit) = self.header_timeout {
@@ -143,11 +144,11 @@ impl<M> ConnectionSettings<M> {
         }
         builder.max_buf_size(MAX_BUFFERED);
         let connection = builder.serve_connection(io, service).with_upgrades();
-        let served = connections
+        let serving = connections
             .with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
         match allowance {
-            Some(allowance) => allowance.charge(served).await,
-            None => served.await,
+            Some(allowance) => allowance.charge(serving).await,
+            None => serving.await,
         }
     }
 }

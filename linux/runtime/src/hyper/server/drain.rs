@@ -18,7 +18,8 @@ use crate::time;
 pub(super) struct Connections {
     draining: AtomicBool,
     open: Mutex<OpenConnections>,
-    changed: Notify,
+    /// Notified when a connection ends while the server drains.
+    closed: Notify,
 }
 
 #[derive(Default)]
@@ -65,10 +66,10 @@ impl Connections {
         shut_down: fn(Pin<&mut C>),
     ) -> C::Output {
         let mut connection = pin!(connection);
-        let mut notified = false;
+        let mut is_shut_down = false;
         poll_fn(|cx| {
-            if self.is_draining() && !notified {
-                notified = true;
+            if self.is_draining() && !is_shut_down {
+                is_shut_down = true;
                 shut_down(connection.as_mut());
             }
             connection.as_mut().poll(cx)
@@ -82,7 +83,10 @@ impl Connections {
         self.draining.store(true, Ordering::SeqCst);
         // The connection may have ended meanwhile.
         let wake = |id| _ = crate::wake(id);
-        if time::timeout(limit, self.all_closed(wake)).await.is_ok() {
+        if time::timeout(limit, self.wait_until_closed(wake))
+            .await
+            .is_ok()
+        {
             return;
         }
         let count = self.open().count;
@@ -92,14 +96,14 @@ impl Connections {
         let Ok(runtime) = crate::Handle::current() else {
             return;
         };
-        self.all_closed(|id| _ = runtime.cancel(id)).await;
+        self.wait_until_closed(|id| _ = runtime.cancel(id)).await;
     }
 
     /// Waits until no connection is open. Calls `action` for each open connection, now and whenever
     /// a connection ends.
-    async fn all_closed(&self, action: impl Fn(CoroutineId)) {
+    async fn wait_until_closed(&self, action: impl Fn(CoroutineId)) {
         loop {
-            let changed = self.changed.notified();
+            let closed = self.closed.notified();
             let ids: Vec<_> = {
                 let open = self.open();
                 if open.count == 0 {
@@ -108,7 +112,7 @@ impl Connections {
                 open.ids.iter().copied().collect()
             };
             ids.into_iter().for_each(&action);
-            changed.await;
+            closed.await;
         }
     }
 }
@@ -140,7 +144,7 @@ impl Drop for ConnectionGuard {
             }
         }
         if self.connections.is_draining() {
-            self.connections.changed.notify_one();
+            self.connections.closed.notify_one();
         }
     }
 }

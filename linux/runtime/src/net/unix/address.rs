@@ -10,7 +10,7 @@ use std::path::Path;
 use socket2::SockAddr;
 use upshift_ring::Address;
 
-pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
+pub(super) fn to_ring(address: &SocketAddr) -> io::Result<Address> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => Address::unix(path),
         (None, Some(name)) => Address::unix_abstract(name),
@@ -18,7 +18,7 @@ pub(super) fn for_ring(address: &SocketAddr) -> io::Result<Address> {
     }
 }
 
-pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
+pub(super) fn to_socket2(address: &SocketAddr) -> io::Result<SockAddr> {
     match (address.as_pathname(), address.as_abstract_name()) {
         (Some(path), _) => SockAddr::unix(path),
         (None, Some(name)) => {
@@ -30,7 +30,7 @@ pub(super) fn for_call(address: &SocketAddr) -> io::Result<SockAddr> {
     }
 }
 
-pub(super) fn from_call(address: &SockAddr) -> io::Result<SocketAddr> {
+pub(super) fn from_socket2(address: &SockAddr) -> io::Result<SocketAddr> {
     match (address.as_pathname(), address.as_abstract_namespace()) {
         (Some(path), _) => SocketAddr::from_pathname(path),
         (None, Some(name)) => SocketAddr::from_abstract_name(name),

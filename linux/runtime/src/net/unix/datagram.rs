@@ -138,10 +138,10 @@ impl UnixDatagram {
     /// # Errors
     /// The errors of [`connect`](UnixDatagram::connect).
     pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
-        SockRef::from(&self.fd).connect(&address::for_call(address)?)
+        SockRef::from(&self.fd).connect(&address::to_socket2(address)?)
     }
 
-    /// Sends one message to the peer, waiting while its queue is full.
+    /// Sends one message to the peer, waiting while the peer's queue is full.
     ///
     /// # Cancellation safety
     /// If the future is dropped before it is ready, the message has not been sent.
@@ -190,12 +190,12 @@ impl UnixDatagram {
         self.send_to_addr(bytes, &to).await
     }
 
-    /// [`send_to`](UnixDatagram::send_to) a path or an abstract name.
+    /// Sends like [`send_to`](UnixDatagram::send_to), to a path or an abstract name.
     ///
     /// # Errors
     /// The errors of [`send_to`](UnixDatagram::send_to).
     pub async fn send_to_addr(&self, bytes: &[u8], to: &SocketAddr) -> io::Result<usize> {
-        datagram::send_to_queue(&self.fd, bytes, &address::for_call(to)?).await
+        datagram::send_to_queue(&self.fd, bytes, &address::to_socket2(to)?).await
     }
 
     /// Receives one message. Bytes that do not fit into `buffer` are lost.
@@ -219,7 +219,7 @@ impl UnixDatagram {
         datagram::recv(&self.fd, buffer, 0).await
     }
 
-    /// [`recv`](UnixDatagram::recv) that returns the sender too.
+    /// Receives like [`recv`](UnixDatagram::recv), and returns the sender, too.
     ///
     /// # Errors
     /// The errors of [`recv`](UnixDatagram::recv).
@@ -242,7 +242,7 @@ impl UnixDatagram {
     /// ```
     pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (count, from) = datagram::recv_from(&self.fd, buffer, 0).await?;
-        Ok((count, address::from_call(&from)?))
+        Ok((count, address::from_socket2(&from)?))
     }
 
     /// Returns the address to which the socket is bound.
@@ -250,7 +250,7 @@ impl UnixDatagram {
     /// # Errors
     /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        address::from_call(&SockRef::from(&self.fd).local_addr()?)
+        address::from_socket2(&SockRef::from(&self.fd).local_addr()?)
     }
 
     /// Returns the address of the peer.
@@ -258,7 +258,7 @@ impl UnixDatagram {
     /// # Errors
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        address::from_call(&SockRef::from(&self.fd).peer_addr()?)
+        address::from_socket2(&SockRef::from(&self.fd).peer_addr()?)
     }
 }
 

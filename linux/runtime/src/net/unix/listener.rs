@@ -91,7 +91,7 @@ impl UnixListener {
         Ok(UnixListener::new(listener))
     }
 
-    /// Accepts the next connection. Several coroutines may wait; they take turns, most urgent
+    /// Accepts the next connection. Several coroutines may wait; the most urgent one is served
     /// first.
     ///
     /// # Cancellation safety
@@ -124,7 +124,7 @@ impl UnixListener {
     /// # Errors
     /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        address::from_call(&SockRef::from(&self.acceptor.fd).local_addr()?)
+        address::from_socket2(&SockRef::from(&self.acceptor.fd).local_addr()?)
     }
 }
 

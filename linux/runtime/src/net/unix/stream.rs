@@ -60,7 +60,7 @@ impl UnixStream {
         Self::connect_to(upshift_ring::Address::unix(path.as_ref())?).await
     }
 
-    /// [`connect`](UnixStream::connect) to a path or an abstract name.
+    /// Connects like [`connect`](UnixStream::connect), to a path or an abstract name.
     ///
     /// # Errors
     /// The errors of [`connect`](UnixStream::connect).
@@ -79,7 +79,7 @@ impl UnixStream {
     /// # std::io::Result::Ok(()) }).unwrap();
     /// ```
     pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
-        Self::connect_to(address::for_ring(address)?).await
+        Self::connect_to(address::to_ring(address)?).await
     }
 
     async fn connect_to(address: upshift_ring::Address) -> io::Result<UnixStream> {
@@ -151,7 +151,7 @@ impl UnixStream {
     /// # Errors
     /// The error of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        address::from_call(&SockRef::from(self.fd()).local_addr()?)
+        address::from_socket2(&SockRef::from(self.fd()).local_addr()?)
     }
 
     /// Returns the address of the other end.
@@ -159,7 +159,7 @@ impl UnixStream {
     /// # Errors
     /// `NotConnected`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        address::from_call(&SockRef::from(self.fd()).peer_addr()?)
+        address::from_socket2(&SockRef::from(self.fd()).peer_addr()?)
     }
 
     /// Returns the pending error of the socket, and clears it.

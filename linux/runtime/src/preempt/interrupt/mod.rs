@@ -54,36 +54,37 @@ pub(crate) fn claim() -> io::Result<()> {
 /// Checks that this process may send signals to its threads, because a sandbox may forbid it.
 pub(crate) fn may_send() -> io::Result<()> {
     // SAFETY: the call takes no pointers, and signal 0 is not sent.
-    let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
-    match sent {
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), 0) };
+    match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Time in ns of the last signal that was sent to a thread, or 0 once its handler has begun. Until
-/// then no other signal is sent, because the kernel would queue each.
+/// The signal on its way to a thread: the time (ns) at which it was last sent, or 0 once its
+/// handler has begun. Until then no other signal is sent, because the kernel would queue each.
 ///
 /// The handler may begin late, twice, or never, because a thread may block the signal, and a
 /// program may replace the handler. So no state depends on the handler, and the signal may be sent
 /// again after [`RESEND_AFTER`].
 #[derive(Debug, Default)]
-pub(crate) struct Sent(AtomicU64);
+pub(crate) struct PendingSignal(AtomicU64);
 
+/// Time after which an unanswered signal is sent again, ns.
 const RESEND_AFTER: u64 = MAX_SUSPENSION;
 
-impl Sent {
+impl PendingSignal {
     /// Interrupts a thread, unless a signal is on its way whose handler will see the request.
     /// Async-signal-safe.
     pub(crate) fn send(&self, thread: u32) {
         let now = clock::now().max(1);
-        let before = self.0.load(SeqCst);
-        let is_due = before == 0 || now.saturating_sub(before) >= RESEND_AFTER;
-        let exchange = |before| self.0.compare_exchange(before, now, SeqCst, SeqCst);
-        if !is_due || exchange(before).is_err() {
+        let sent_at = self.0.load(SeqCst);
+        let is_due = sent_at == 0 || now.saturating_sub(sent_at) >= RESEND_AFTER;
+        let exchange = || self.0.compare_exchange(sent_at, now, SeqCst, SeqCst);
+        if !is_due || exchange().is_err() {
             return;
         }
-        if before == 0 {
+        if sent_at == 0 {
             send(thread);
         } else {
             check_handler();
@@ -102,21 +103,22 @@ impl Sent {
     }
 }
 
-static IS_LOST: AtomicBool = AtomicBool::new(false);
+/// Set once the program has been found to have replaced the handler.
+static IS_REPLACED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the program has been found to have replaced the handler. Costs one load.
-pub(crate) fn is_lost() -> bool {
-    IS_LOST.load(Relaxed)
+pub(crate) fn is_replaced() -> bool {
+    IS_REPLACED.load(Relaxed)
 }
 
 /// Checks that the signal still has the runtime's handler. Reports once, on standard error, if it
 /// has not. Async-signal-safe.
 fn check_handler() {
     const MESSAGE: &str = "upshift: the program has replaced the handler of the runtime's signal, the last free real-time one: \
-        polls are not interrupted any more; leave that signal alone, or build the runtime after its handler is set\n";
+        polls are not interrupted any more; leave that signal alone, or build the runtime after setting the handler\n";
     let Ok(signal) = install() else { return };
-    let is_ours = installed(signal).is_some_and(|now| now.sa_sigaction == own_handler());
-    if !is_ours && !IS_LOST.swap(true, SeqCst) {
+    let is_ours = current_action(signal).is_some_and(|action| action.sa_sigaction == own_handler());
+    if !is_ours && !IS_REPLACED.swap(true, SeqCst) {
         // `write` takes no lock that a poll may hold.
         // SAFETY: the pointer and the length are those of a constant.
         unsafe { libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len()) };
@@ -127,12 +129,12 @@ fn own_handler() -> libc::sighandler_t {
     handler as *const () as usize
 }
 
-fn installed(signal: libc::c_int) -> Option<libc::sigaction> {
+fn current_action(signal: libc::c_int) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid value of this plain struct, and the call writes only to it.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        let known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
-        known.then_some(action)
+        let is_known = libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0;
+        is_known.then_some(action)
     }
 }
 
@@ -162,7 +164,7 @@ fn install() -> io::Result<libc::c_int> {
         .get_or_init(|| {
             (libc::SIGRTMIN() + 1..libc::SIGRTMAX())
                 .rev()
-                .find(|signal| take(*signal))
+                .find(|signal| try_install(*signal))
         })
         .ok_or_else(|| {
             io::Error::new(
@@ -172,8 +174,9 @@ fn install() -> io::Result<libc::c_int> {
         })
 }
 
-fn take(signal: libc::c_int) -> bool {
-    if installed(signal).is_none_or(|before| before.sa_sigaction != libc::SIG_DFL) {
+/// Sets the handler of a signal, unless the signal already has one. Returns whether it was set.
+fn try_install(signal: libc::c_int) -> bool {
+    if current_action(signal).is_none_or(|action| action.sa_sigaction != libc::SIG_DFL) {
         return false;
     }
     // SAFETY: all-zero is a valid value of this plain struct.
@@ -203,29 +206,31 @@ const FAULTS: [libc::c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-pub(crate) struct Blocked(libc::sigset_t);
+/// The signal mask that a thread had before [`block_own`].
+pub(crate) struct SavedMask(libc::sigset_t);
 
 /// Blocks the signal on the calling thread, except where it waits with [`mask_without_own`].
 ///
 /// # Errors
 /// If no signal is free.
-pub(crate) fn block_own() -> io::Result<Blocked> {
+pub(crate) fn block_own() -> io::Result<SavedMask> {
     let signal = install()?;
     // SAFETY: all-zero is a valid value of the sets, and the calls write only to these locals.
-    let before = unsafe {
+    let previous = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
+        let mut previous: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, signal);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
-        before
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut previous);
+        previous
     };
-    Ok(Blocked(before))
+    Ok(SavedMask(previous))
 }
 
-pub(crate) fn restore(before: &Blocked) {
-    // SAFETY: `before` holds a set that the kernel has written.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before.0, null_mut()) };
+/// Restores the mask that [`block_own`] has changed.
+pub(crate) fn restore(mask: &SavedMask) {
+    // SAFETY: `mask` holds a set that the kernel has written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, null_mut()) };
 }
 
 /// Returns the calling thread's signal mask, as a kernel bit set, without the signal that

@@ -25,12 +25,12 @@ const DEPTH: usize = 16 << 10;
 const FRAMES: usize = 3;
 
 thread_local! {
-    static OWN: OnceCell<Mapping> = const { OnceCell::new() };
+    static OWN_STACK: OnceCell<Mapping> = const { OnceCell::new() };
 }
 
-/// Bytes of stack that the handler needs on this machine. The size of a signal frame depends on the
-/// machine's registers.
-fn needed() -> usize {
+/// Returns the bytes of stack that the handler needs on this machine. The size of a signal frame
+/// depends on the machine's registers.
+fn needed_bytes() -> usize {
     // SAFETY: the call takes no pointers. It returns 0 if the kernel does not say.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
     FRAMES * frame.max(libc::MINSIGSTKSZ) + DEPTH
@@ -48,7 +48,7 @@ impl Mapping {
         // SAFETY: the call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let guard = usize::try_from(page).unwrap_or(4096);
-        let length = guard + needed().next_multiple_of(guard);
+        let length = guard + needed_bytes().next_multiple_of(guard);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the mapping is fresh, at an address that the kernel chooses, so it replaces no
@@ -109,19 +109,20 @@ fn set(stack: &libc::stack_t) -> bool {
     unsafe { libc::sigaltstack(stack, null_mut()) == 0 }
 }
 
+/// Allocates the stack of the calling thread, which keeps it until the thread ends.
 pub(super) fn provide() -> io::Result<()> {
-    let provided = OWN.try_with(|own| {
+    let result = OWN_STACK.try_with(|own| {
         if own.get().is_none() {
             let _ = own.set(Mapping::new()?);
         }
         Ok(())
     });
-    let lacks = |error| {
-        let words = format!("no stack for a thread's handler of the signal: {error}");
-        crate::notice::explained(&error, words)
+    let explain = |error| {
+        let text = format!("no stack for a thread's handler of the signal: {error}");
+        crate::notice::explained(&error, text)
     };
-    match provided {
-        Ok(provided) => provided.map_err(lacks),
+    match result {
+        Ok(result) => result.map_err(explain),
         Err(_) => Err(io::Error::other("the thread is about to end")),
     }
 }
@@ -130,41 +131,44 @@ pub(super) fn provide() -> io::Result<()> {
 /// is unblocked, and is handled on a stack that is large enough.
 pub(crate) struct OnStack {
     /// The thread's former alternate stack, if it was too small and has been replaced.
-    before: Option<libc::stack_t>,
+    previous: Option<libc::stack_t>,
     /// Makes the guard `!Send`.
-    here: PhantomData<*mut ()>,
+    not_send: PhantomData<*mut ()>,
 }
 
 impl OnStack {
     pub(crate) fn begin() -> OnStack {
         let current = current();
-        let is_enough = current.ss_flags & libc::SS_DISABLE == 0 && current.ss_size >= needed();
-        let own = OWN.try_with(|own| own.get().map(Mapping::as_stack));
-        let mut before = None;
+        let is_enough =
+            current.ss_flags & libc::SS_DISABLE == 0 && current.ss_size >= needed_bytes();
+        let own = OWN_STACK.try_with(|own| own.get().map(Mapping::as_stack));
+        let mut previous = None;
         if !is_enough
             && let Ok(Some(own)) = own
             && set(&own)
         {
-            before = Some(current);
+            previous = Some(current);
         }
         unblock_own();
         OnStack {
-            before,
-            here: PhantomData,
+            previous,
+            not_send: PhantomData,
         }
     }
 }
 
 impl Drop for OnStack {
     fn drop(&mut self) {
-        let Some(before) = self.before else { return };
-        // Blocked, so that a signal that is on its way stays pending until the next `begin`.
-        // Without this stack, the handler might have to run on a small one.
+        let Some(previous) = self.previous else {
+            return;
+        };
+        // The signal is blocked, so that it stays pending until the next `begin` if it is on its
+        // way. Without this stack, the handler might have to run on a small one.
         let _ = block_own();
-        let own = OWN.try_with(|own| own.get().map(|own| own.as_stack().ss_sp));
+        let own = OWN_STACK.try_with(|own| own.get().map(|own| own.as_stack().ss_sp));
         // The program may have put another stack in place meanwhile.
         if own.is_ok_and(|own| own == Some(current().ss_sp)) {
-            set(&before);
+            set(&previous);
         }
     }
 }

@@ -32,8 +32,9 @@ use crate::tokio::embedded::TokioRuntime;
 use crate::tokio::thread_hooks::ThreadHooks;
 
 /// Cost of moving work to an idle vCPU. Most of it is the wake-up of a halted virtual CPU, which
-/// took 35–41 µs on the machine of the measurements.
+/// takes about 40 µs.
 const MIGRATION_COST: Duration = Duration::from_micros(50);
+/// Default of [`Builder::quantum`].
 const QUANTUM: Duration = Duration::from_micros(500);
 /// Error text of calls that need a vCPU, on a thread for blocking functions.
 const OUTSIDE: &str = "this is a thread for blocking functions, not a coroutine of upshift: do this before or after `spawn_blocking`, \
@@ -69,7 +70,7 @@ impl Builder {
             _ => self.preempt_settings().map_err(report_cooperative).ok(),
         };
         let choice = Choice::new(self.ring.driver)?;
-        match self.clone().build_by(&choice, settings.clone()) {
+        match self.clone().build_with_fallback(&choice, settings.clone()) {
             Err(error)
                 if settings.is_some()
                     && self.preemption != Preemption::Required
@@ -78,27 +79,33 @@ impl Builder {
                 report_cooperative(error);
                 self.preemption = Preemption::Off;
                 self.blocking_tolerant = false;
-                self.build_by(&choice, None)
+                self.build_with_fallback(&choice, None)
             }
-            built => built,
+            result => result,
         }
     }
 
     /// Builds with the chosen driver. If that driver does not work for all vCPUs, and the choice is
     /// open, builds with the other driver.
-    fn build_by(self, choice: &Choice, settings: Option<preempt::Settings>) -> io::Result<Runtime> {
-        let built = self.clone().build_with(choice.clone(), settings.clone());
-        let fallback = built
+    fn build_with_fallback(
+        self,
+        choice: &Choice,
+        settings: Option<preempt::Settings>,
+    ) -> io::Result<Runtime> {
+        let result = self
+            .clone()
+            .build_with_driver(choice.clone(), settings.clone());
+        let fallback = result
             .as_ref()
             .err()
             .and_then(|error| choice.fallback(error));
         match fallback {
-            Some(fallback) => self.build_with(fallback, settings),
-            None => built,
+            Some(fallback) => self.build_with_driver(fallback, settings),
+            None => result,
         }
     }
 
-    fn build_with(
+    fn build_with_driver(
         self,
         driver: Choice,
         settings: Option<preempt::Settings>,
@@ -120,7 +127,7 @@ impl Builder {
         // tokio's context encloses all user code, the user's hooks included.
         #[cfg_attr(
             not(feature = "tokio-rt"),
-            expect(unused_mut, reason = "tokio's is added")
+            expect(unused_mut, reason = "tokio's hook is added")
         )]
         let mut outer_hooks = ThreadHooks::default();
         let runtime_cell = RuntimeCell::default();
@@ -172,7 +179,7 @@ impl Builder {
             reported: AtomicBool::new(false),
             running: AtomicBool::new(false),
             membership: Membership::find(self.board)?,
-            built: clock::ticks(),
+            built_at: clock::ticks(),
             meters: Meters::default(),
             access: AccessTable::default(),
             monitor: OnceLock::new(),
@@ -222,22 +229,22 @@ impl Builder {
     fn preempt_settings(&self) -> io::Result<preempt::Settings> {
         let cpu = affinity::current()?.cpus().first().copied().unwrap_or(0);
         let costs = preempt::costs(cpu);
-        let asked = clock::nanos(self.quantum.unwrap_or(QUANTUM));
+        let requested_ns = clock::nanos(self.quantum.unwrap_or(QUANTUM));
         let rule = preempt::Rule {
             interrupts: self.preemption != Preemption::Off,
-            ..preempt::Rule::new(costs.suspension, asked)
+            ..preempt::Rule::new(costs.suspension, requested_ns)
         };
         let settings = preempt::Settings::new(
             rule,
             costs.looks,
-            self.suspended.clamp(1, interrupt::MAX_THREADS) + 1,
+            self.max_suspended.clamp(1, interrupt::MAX_THREADS) + 1,
         );
-        let was_asked = rule.interrupts && self.quantum.is_some();
-        if was_asked && settings.quantum() > Duration::from_nanos(asked) {
+        let is_requested = rule.interrupts && self.quantum.is_some();
+        if is_requested && settings.quantum() > Duration::from_nanos(requested_ns) {
             notice(format_args!(
-                "the quantum is {:?} instead of {:?}: suspending a poll costs a quarter of it on this machine",
+                "the quantum is {:?} instead of {:?}: it cannot be less than four times the cost of suspending a poll",
                 settings.quantum(),
-                Duration::from_nanos(asked)
+                Duration::from_nanos(requested_ns)
             ));
         }
         Ok(settings)
@@ -253,14 +260,14 @@ fn first_vcpu(shared: &Arc<Shared>) -> io::Result<(Engine, Option<affinity::Mask
     let engine = if shared.settings.preemption.is_some() {
         // The calling thread polls pinned coroutines in `block_on`, where it may be interrupted.
         interrupt::claim().map_err(preempt::refusal)?;
-        let (first, vcpu) = shared.start_vcpu(executor)?;
+        let (first_thread, vcpu) = shared.start_vcpu(executor)?;
         if let (Some(membership), Some(cpu)) = (&shared.membership, pin) {
             // The calling thread polls the pinned coroutines.
             affinity = Some(affinity::current()?);
             affinity::pin(cpu)?;
             membership.enlist(0, Role::Worker);
         }
-        shared.vcpu_threads().push(first);
+        shared.vcpu_threads().push(first_thread);
         match vcpu {
             Some(vcpu) => Engine::Preemptible(vcpu),
             None => unreachable!("with preemption, every vCPU is preemptible"),
@@ -283,7 +290,7 @@ fn join_board(shared: &Shared, board: Board) -> io::Result<()> {
         Err(error) if board == Board::Required => return Err(error.into()),
         Err(error) => notice(format_args!("{error}; the vCPUs run without the board")),
     }
-    membership.keep(&shared.settings.name)
+    membership.start_keeper(&shared.settings.name)
 }
 
 fn report_cooperative(error: io::Error) {

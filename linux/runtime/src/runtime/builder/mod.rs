@@ -41,7 +41,7 @@ pub struct Builder {
     preemption: Preemption,
     blocking_tolerant: bool,
     board: Board,
-    suspended: usize,
+    max_suspended: usize,
     blocking_threads: usize,
     main_level: Level,
     name: String,
@@ -69,7 +69,7 @@ impl Builder {
             preemption: Preemption::Off,
             blocking_tolerant: false,
             board: Board::Off,
-            suspended: 256,
+            max_suspended: 256,
             blocking_threads: 512,
             main_level: Level::DEFAULT,
             name: "upshift".into(),
@@ -207,8 +207,8 @@ impl Builder {
         self
     }
 
-    /// Sets the longest time for which a vCPU that others have recently woken spins before it parks
-    /// (default 50 µs; zero with more vCPUs than CPUs, with one CPU, or with
+    /// Sets the longest time for which a vCPU that other threads have recently woken spins before
+    /// it parks (default 50 µs; zero with more vCPUs than CPUs, with one CPU, or with
     /// [`preemption`](Builder::preemption) or [`blocking_tolerant`](Builder::blocking_tolerant)).
     /// Zero disables spinning.
     ///
@@ -331,7 +331,7 @@ impl Builder {
     ///         async { std::thread::sleep(Duration::from_millis(20)) },
     ///         upshift::Level::DEFAULT,
     ///     );
-    ///     // Meanwhile others are polled.
+    ///     // Meanwhile other coroutines are polled.
     ///     upshift::time::sleep(Duration::from_millis(1)).await;
     ///     blocks.await
     /// })?;
@@ -371,7 +371,7 @@ impl Builder {
     /// finish them, a small number makes short polls wait for long ones after all.
     #[must_use]
     pub fn max_suspended(mut self, polls: usize) -> Builder {
-        self.suspended = polls;
+        self.max_suspended = polls;
         self
     }
 
@@ -471,12 +471,12 @@ impl Builder {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
-    pub fn on_stall(mut self, tell: impl Fn(&Stall) + Send + Sync + 'static) -> Builder {
-        self.on_stall = Some(OnStall(Arc::new(tell)));
+    pub fn on_stall(mut self, callback: impl Fn(&Stall) + Send + Sync + 'static) -> Builder {
+        self.on_stall = Some(OnStall(Arc::new(callback)));
         self
     }
 
-    /// Reports, in a line each on standard error, that
+    /// Sets whether the runtime reports, in a line each on standard error, that
     ///
     /// * a poll has taken 100 ms, or the [`stall_limit`](Builder::stall_limit) that was given, and
     ///   has not ended: at most once a minute for each [name](crate::named) or spawn location, and
@@ -501,8 +501,8 @@ impl Builder {
         self
     }
 
-    /// Lets `upshift top` attach, through a Unix socket for processes of the same user. Default:
-    /// true if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0. Turns on
+    /// Sets whether `upshift top` may attach, through a Unix socket for processes of the same user.
+    /// Default: true if the environment variable `UPSHIFT_OBSERVE` is set, and not to 0. Turns on
     /// [`stall_limit`](Builder::stall_limit), with 10 ms if no limit is given. If the socket cannot
     /// be created, the runtime reports the reason on standard error, and works without the socket.
     ///
@@ -514,9 +514,9 @@ impl Builder {
         self
     }
 
-    /// Runs `tell` on every thread that begins to poll for a vCPU, before its first poll. The
+    /// Runs `hook` on every thread that begins to poll for a vCPU, before its first poll. The
     /// thread of [`block_on`](crate::Runtime::block_on) begins with each call; with preemption, a
-    /// spare thread begins each time that it continues the vCPU. `tell` must not block, and may
+    /// spare thread begins each time that it continues the vCPU. `hook` must not block, and may
     /// start coroutines with [`spawn`](crate::spawn). A panic in it is reported, and the thread
     /// continues.
     ///
@@ -532,13 +532,13 @@ impl Builder {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
-    pub fn on_vcpu_start(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
-        self.thread_hooks.add(Arc::new(OnStart(tell)));
+    pub fn on_vcpu_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.thread_hooks.add(Arc::new(OnStart(hook)));
         self
     }
 
-    /// Runs `tell` on every thread that stops polling for a vCPU, once for each call of
-    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more, so `tell` needs
+    /// Runs `hook` on every thread that stops polling for a vCPU, once for each call of
+    /// [`on_vcpu_start`](Builder::on_vcpu_start). The thread has no vCPU any more, so `hook` needs
     /// a [`Handle`](crate::Handle) to start coroutines.
     ///
     /// ```
@@ -555,8 +555,8 @@ impl Builder {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
-    pub fn on_vcpu_stop(mut self, tell: impl Fn() + Send + Sync + 'static) -> Builder {
-        self.thread_hooks.add(Arc::new(OnStop(tell)));
+    pub fn on_vcpu_stop(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
+        self.thread_hooks.add(Arc::new(OnStop(hook)));
         self
     }
 
@@ -595,7 +595,7 @@ impl Builder {
         self
     }
 
-    /// Returns the reason why no runtime can be built with these settings.
+    /// Checks the settings. Returns the reason if no runtime can be built with them.
     fn check(&self) -> Result<(), String> {
         let why = match self {
             Builder { vcpus: 0, .. } => "a runtime needs at least one vCPU",

@@ -10,6 +10,7 @@ use crate::notice::notice;
 use crate::observe::{Monitor, OnStall, Watchdog};
 use crate::runtime::Runtime;
 
+/// The settings of the watchdog and the view.
 pub(super) struct Observation {
     monitor: Option<Monitor>,
     on_stall: Option<OnStall>,
@@ -30,9 +31,9 @@ impl Observation {
         #[cfg(not(feature = "observe"))]
         let view = false;
         let is_wanted = view || builder.stall_limit.is_some() || builder.on_stall.is_some();
-        let warnings = builder
-            .warnings
-            .unwrap_or_else(|| std::env::var_os("UPSHIFT_WARNINGS").is_none_or(|set| set != "0"));
+        let warnings = builder.warnings.unwrap_or_else(|| {
+            std::env::var_os("UPSHIFT_WARNINGS").is_none_or(|value| value != "0")
+        });
         let monitor = match (is_wanted, warnings) {
             (true, _) => Some(Monitor::new(
                 builder.stall_limit,

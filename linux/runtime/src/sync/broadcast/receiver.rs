@@ -1,4 +1,4 @@
-//! The receiver of a broadcast channel: a position in its ring buffer.
+//! The receiver of a broadcast channel: a position in the ring buffer of the channel.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use super::error::{RecvError, TryRecvError};
 use super::{DROP_BATCH, Shared, into_value, park, proceed};
 
-/// Receives every message that is sent while it lives.
+/// A receiver of every message that is sent while the receiver lives.
 ///
 /// ```
 /// use upshift::sync::broadcast;
@@ -23,6 +23,7 @@ use super::{DROP_BATCH, Shared, into_value, park, proceed};
 /// ```
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
+    /// Position of the next message.
     next: u64,
 }
 
@@ -148,7 +149,7 @@ impl<T: Clone> Receiver<T> {
     pub async fn recv(&mut self) -> Result<T, RecvError> {
         proceed().await;
         loop {
-            // Created before the buffer is read, so that no message is missed.
+            // The future is created before the buffer is read, so that no message is missed.
             let Receiver { shared, next } = &mut *self;
             let sent = shared.sent.notified();
             match shared.try_recv(next) {
@@ -181,13 +182,13 @@ impl<T: Clone> Receiver<T> {
         self.shared.try_recv(&mut self.next)
     }
 
-    /// [`recv`](Receiver::recv) for threads: blocks the calling thread.
+    /// Receives like [`recv`](Receiver::recv), but blocks the calling thread.
     ///
     /// # Errors
     /// The errors of [`recv`](Receiver::recv).
     ///
     /// # Panics
-    /// When called in a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, because the call would stop its vCPU.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::broadcast::channel(2);
@@ -216,12 +217,12 @@ impl<T: Clone> Shared<T> {
             *next = head;
             return Err(TryRecvError::Lagged(missed));
         }
-        let (message, last) = state.pass(*next);
+        let (message, is_last) = state.pass(*next);
         drop(state);
         *next += 1;
         let mut message = message.expect("a message stays until its last receiver passes it");
         // The last receiver takes the value, unless another receiver is still cloning it.
-        if last && let Some(value) = Arc::get_mut(&mut message) {
+        if is_last && let Some(value) = Arc::get_mut(&mut message) {
             let value = value.get_mut().unwrap_or_else(PoisonError::into_inner);
             return Ok(value.take().expect("only the last receiver takes it"));
         }
@@ -233,13 +234,13 @@ impl<T: Clone> Shared<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         loop {
-            let mut dropped = Vec::new();
+            let mut messages = Vec::new();
             let mut state = self.shared.state.lock();
             self.next = self.next.max(state.head());
             let end = state.tail.min(self.next + DROP_BATCH);
             while self.next < end {
                 if let (message, true) = state.pass(self.next) {
-                    dropped.extend(message);
+                    messages.extend(message);
                 }
                 self.next += 1;
             }
@@ -253,7 +254,7 @@ impl<T> Drop for Receiver<T> {
             if no_receivers {
                 self.shared.no_receivers.notify_waiters();
             }
-            dropped
+            messages
                 .into_iter()
                 .for_each(|message| drop(into_value(message)));
             if is_done {

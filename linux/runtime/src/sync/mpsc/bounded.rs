@@ -32,13 +32,13 @@ use crate::sync::wait_queue::Key;
 #[track_caller]
 pub fn channel<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     assert!(capacity > 0, "a bounded channel needs room for a message");
-    // `usize::MAX` stands for no limit. One less serves as well, because that many messages do not
-    // fit into memory.
+    // `usize::MAX` stands for no limit. The next lower limit serves as well, because that many
+    // messages do not fit into memory.
     let chan = Chan::new(capacity.min(usize::MAX - 1));
     (Sender { chan: chan.clone() }, Receiver { chan })
 }
 
-/// Sends messages into a [`channel`]. Clone it for more senders.
+/// A sender of messages into a [`channel`]. Clone it for more senders.
 ///
 /// ```
 /// use upshift::{Priority, sync::mpsc};
@@ -109,13 +109,13 @@ impl<T> Sender<T> {
         self.chan.try_send(value)
     }
 
-    /// [`send`](Sender::send) for threads: blocks the calling thread.
+    /// Sends like [`send`](Sender::send), but blocks the calling thread.
     ///
     /// # Errors
     /// The errors of [`send`](Sender::send).
     ///
     /// # Panics
-    /// When called in a coroutine, whose vCPU it would stop.
+    /// When called in a coroutine, because the call would stop its vCPU.
     ///
     /// ```
     /// let (sender, mut receiver) = upshift::sync::mpsc::channel(1);
@@ -136,7 +136,7 @@ impl<T> Sender<T> {
         park::block_on(self.send(value))
     }
 
-    /// [`send`](Sender::send) that gives up after a duration.
+    /// Sends like [`send`](Sender::send), but gives up after a duration.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the value is dropped and not sent.
@@ -226,7 +226,8 @@ impl<T> Sender<T> {
         Ok(PermitIterator::new(&self.chan, messages))
     }
 
-    /// [`reserve`](Sender::reserve) with a permit that can be moved into another coroutine.
+    /// Reserves room like [`reserve`](Sender::reserve), with a permit that can be moved into
+    /// another coroutine.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the sender is dropped with it, so clone the sender first to keep
@@ -290,8 +291,8 @@ impl<T> Sender<T> {
         Ok(PermitIterator::new(&self.chan, messages))
     }
 
-    /// [`try_reserve`](Sender::try_reserve) with a permit that can be moved into another
-    /// coroutine.
+    /// Reserves room like [`try_reserve`](Sender::try_reserve), with a permit that can be moved
+    /// into another coroutine.
     ///
     /// # Errors
     /// The errors of [`try_reserve`](Sender::try_reserve), with the sender.
@@ -373,9 +374,9 @@ impl<T> fmt::Debug for SendFuture<'_, T> {
     }
 }
 
-/// Receives messages from a [`channel`].
+/// The receiver of a [`channel`].
 ///
-/// When it is dropped the channel is closed, and the messages inside are dropped.
+/// When it is dropped, the channel is closed, and the messages inside are dropped.
 ///
 /// ```
 /// use upshift::sync::mpsc;

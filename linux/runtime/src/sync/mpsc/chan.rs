@@ -31,6 +31,7 @@ const PREALLOCATED: usize = 1024;
 /// Capacity, in messages, above which an emptied queue frees its memory.
 const MAX_IDLE_CAPACITY: usize = 4096;
 
+/// The shared state of a channel.
 pub(super) struct Chan<T> {
     state: Lock<State<T>>,
     closing: Notify,
@@ -42,17 +43,19 @@ struct State<T> {
     /// Room held by permits, and room given to senders that have been woken to use it.
     reserved: usize,
     senders: usize,
+    /// Number of weak senders.
     weak: usize,
-    closed: bool,
+    is_closed: bool,
     /// Set when the receiver is dropped, after which no message is put in any more.
-    gone: bool,
-    receiver: Option<Waker>,
-    waiting: WaitQueue<Claim>,
+    is_receiver_gone: bool,
+    receiver_waker: Option<Waker>,
+    waiters: WaitQueue<Claim>,
 }
 
-/// Number of messages for which a sender waits; once granted, the room it got ([`CLOSED`] if none).
+/// Number of messages for which a sender waits; once granted, the room got ([`CLOSED`] if none).
 type Claim = usize;
 
+/// The room of a sender whose wait has ended because the channel was closed.
 const CLOSED: Claim = 0;
 
 impl<T> State<T> {
@@ -60,27 +63,28 @@ impl<T> State<T> {
         self.limit - self.messages.len() - self.reserved
     }
 
-    /// Returns true if the caller may be served before all waiters.
+    /// Returns true if there is room for `wanted` messages, and the caller goes before all waiters.
     #[inline]
     fn suffices(&self, wanted: usize) -> bool {
         wanted <= self.room()
-            && (self.waiting.is_empty() || self.waiting.first().is_none_or(goes_after_caller))
+            && (self.waiters.is_empty() || self.waiters.first().is_none_or(goes_after_caller))
     }
 
+    /// Puts a message into the queue. Returns the waker of the receiver, if the receiver waits.
     fn put(&mut self, value: T) -> Option<Waker> {
         self.messages.push_back(value);
-        self.receiver.take()
+        self.receiver_waker.take()
     }
 
     /// Gives room to the first waiting sender, if there is enough. The flag is true if the next
     /// sender may be served too.
     #[inline]
     fn grant(&mut self) -> Option<(Waker, bool)> {
-        let (_, wanted) = self.waiting.first()?;
-        let left = self.room().checked_sub(wanted)?;
+        let (_, wanted) = self.waiters.first()?;
+        let room_left = self.room().checked_sub(wanted)?;
         self.reserved += wanted;
-        let waker = self.waiting.pop(|claim| claim)?;
-        Some((waker, left > 0 && !self.waiting.is_empty()))
+        let waker = self.waiters.pop(|claim| claim)?;
+        Some((waker, room_left > 0 && !self.waiters.is_empty()))
     }
 
     fn take(&mut self) -> Option<T> {
@@ -96,7 +100,7 @@ impl<T> State<T> {
 
     /// Returns true if no message will be put in any more.
     fn is_over(&self) -> bool {
-        self.senders == 0 || (self.closed && self.reserved == 0)
+        self.senders == 0 || (self.is_closed && self.reserved == 0)
     }
 }
 
@@ -135,10 +139,10 @@ impl<T> Chan<T> {
                 reserved: 0,
                 senders: 1,
                 weak: 0,
-                closed: false,
-                gone: false,
-                receiver: None,
-                waiting: WaitQueue::new(),
+                is_closed: false,
+                is_receiver_gone: false,
+                receiver_waker: None,
+                waiters: WaitQueue::new(),
             }),
             closing: Notify::new(),
         })
@@ -151,16 +155,16 @@ impl<T> Chan<T> {
     /// Adds a sender, unless the last sender is gone. Returns true if a sender was added.
     pub(super) fn revive_sender(&self) -> bool {
         let mut state = self.state.lock();
-        let alive = state.senders > 0;
-        state.senders += usize::from(alive);
-        alive
+        let is_alive = state.senders > 0;
+        state.senders += usize::from(is_alive);
+        is_alive
     }
 
     pub(super) fn remove_sender(&self) {
         let mut state = self.state.lock();
         state.senders -= 1;
         let receiver = if state.senders == 0 {
-            state.receiver.take()
+            state.receiver_waker.take()
         } else {
             None
         };
@@ -183,11 +187,12 @@ impl<T> Chan<T> {
     }
 
     #[inline]
+    /// Gives room to waiting senders while there is enough, and wakes them.
     fn grant<'a>(&'a self, mut state: Guard<'a, State<T>>) {
-        while let Some((waker, more)) = state.grant() {
+        while let Some((waker, may_grant_more)) = state.grant() {
             drop(state);
             waker::wake(waker);
-            if !more {
+            if !may_grant_more {
                 return;
             }
             state = self.state.lock();
@@ -196,7 +201,7 @@ impl<T> Chan<T> {
 
     pub(super) fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
         let mut state = self.state.lock();
-        if state.closed {
+        if state.is_closed {
             drop(state);
             return Err(TrySendError::Closed(value));
         }
@@ -212,7 +217,7 @@ impl<T> Chan<T> {
 
     pub(super) fn try_reserve(&self, wanted: usize) -> Result<(), TrySendError<()>> {
         let mut state = self.state.lock();
-        if state.closed {
+        if state.is_closed {
             return Err(TrySendError::Closed(()));
         }
         if wanted > 0 && !state.suffices(wanted) {
@@ -234,8 +239,10 @@ impl<T> Chan<T> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         let is_ready = match *key {
-            Some(key) => state.waiting.is_granted(key),
-            None => state.closed || wanted == 0 || wanted > state.limit || state.suffices(wanted),
+            Some(key) => state.waiters.is_granted(key),
+            None => {
+                state.is_closed || wanted == 0 || wanted > state.limit || state.suffices(wanted)
+            }
         };
         if is_ready && !may_proceed() {
             drop(state);
@@ -245,22 +252,22 @@ impl<T> Chan<T> {
         match *key {
             Some(granted) if is_ready => {
                 *key = None;
-                let room = state.waiting.release(granted).granted.unwrap_or(CLOSED);
-                if state.closed {
+                let room = state.waiters.release(granted).granted.unwrap_or(CLOSED);
+                if state.is_closed {
                     self.give_back(state, room);
                     return Poll::Ready(Err(SendError(())));
                 }
                 Poll::Ready(Ok(()))
             }
             Some(key) => {
-                let old_waker = state.waiting.refresh(key, level, &mut waker);
+                let old_waker = state.waiters.refresh(key, level, &mut waker);
                 // After a change of level another waiter may be the first.
                 self.grant(state);
                 drop(old_waker);
                 Poll::Pending
             }
             None if is_ready => {
-                if state.closed || wanted > state.limit {
+                if state.is_closed || wanted > state.limit {
                     return Poll::Ready(Err(SendError(())));
                 }
                 state.reserved += wanted;
@@ -268,7 +275,7 @@ impl<T> Chan<T> {
             }
             None => {
                 let waker = waker.take();
-                *key = Some(state.waiting.insert(level, wanted, waker));
+                *key = Some(state.waiters.insert(level, wanted, waker));
                 Poll::Pending
             }
         }
@@ -277,7 +284,7 @@ impl<T> Chan<T> {
     /// Ends the wait of a sender; room that it had been given goes to the next sender.
     pub(super) fn cancel_reserve(&self, key: Key) {
         let mut state = self.state.lock();
-        let released = state.waiting.release(key);
+        let released = state.waiters.release(key);
         self.give_back(state, released.granted.unwrap_or(CLOSED));
         drop(released.waker);
     }
@@ -289,7 +296,7 @@ impl<T> Chan<T> {
     fn give_back<'a>(&'a self, mut state: Guard<'a, State<T>>, room: usize) {
         state.reserved -= room;
         let receiver = if state.is_over() {
-            state.receiver.take()
+            state.receiver_waker.take()
         } else {
             None
         };
@@ -300,7 +307,7 @@ impl<T> Chan<T> {
     /// Puts a message into reserved room. Returns the message if the receiver is gone.
     pub(super) fn put_reserved(&self, value: T) -> Result<(), T> {
         let mut state = self.state.lock();
-        if state.gone {
+        if state.is_receiver_gone {
             self.give_back(state, 1);
             return Err(value);
         }
@@ -322,18 +329,18 @@ impl<T> Chan<T> {
         let mut waker = LockSafeWaker::new(cx.waker());
         let mut state = self.state.lock();
         let is_ready = match *key {
-            Some(key) => state.waiting.is_granted(key),
-            None => state.closed || state.suffices(1),
+            Some(key) => state.waiters.is_granted(key),
+            None => state.is_closed || state.suffices(1),
         };
         if !is_ready {
             match *key {
                 Some(key) => {
-                    let old_waker = state.waiting.refresh(key, waiting_level(), &mut waker);
+                    let old_waker = state.waiters.refresh(key, waiting_level(), &mut waker);
                     // After a change of level another waiter may be the first.
                     self.grant(state);
                     drop(old_waker);
                 }
-                None => *key = Some(state.waiting.insert(waiting_level(), 1, waker.take())),
+                None => *key = Some(state.waiters.insert(waiting_level(), 1, waker.take())),
             }
             return Poll::Pending;
         }
@@ -344,10 +351,10 @@ impl<T> Chan<T> {
         }
         let granted = key
             .take()
-            .and_then(|key| state.waiting.release(key).granted);
+            .and_then(|key| state.waiters.release(key).granted);
         let room = granted.unwrap_or(CLOSED);
         match value.take() {
-            Some(message) if !state.closed => {
+            Some(message) if !state.is_closed => {
                 state.reserved -= room;
                 let receiver = state.put(message);
                 drop(state);
@@ -426,7 +433,7 @@ impl<T> Chan<T> {
         if state.is_over() {
             return Poll::Ready(());
         }
-        let old_waker = register(&mut state.receiver, waker);
+        let old_waker = register(&mut state.receiver_waker, waker);
         drop(state);
         drop(old_waker);
         Poll::Pending
@@ -435,18 +442,18 @@ impl<T> Chan<T> {
     /// Closes the channel. Drops the messages inside if `discard` is set.
     pub(super) fn close(&self, discard: bool) {
         let mut state = self.state.lock();
-        state.closed = true;
-        state.gone |= discard;
+        state.is_closed = true;
+        state.is_receiver_gone |= discard;
         let messages = if discard {
             mem::take(&mut state.messages)
         } else {
             VecDeque::new()
         };
-        let mut woken = state.waiting.pop_all(|_| CLOSED);
+        let mut wakers = state.waiters.pop_all(|_| CLOSED);
         // Also wakes the receiver if it waits, because the waker may be that of another coroutine.
-        woken.extend(state.receiver.take());
+        wakers.extend(state.receiver_waker.take());
         drop(state);
-        woken.into_iter().for_each(waker::wake);
+        wakers.into_iter().for_each(waker::wake);
         self.closing.notify_waiters();
         drop(messages);
     }
@@ -462,13 +469,13 @@ impl<T> Chan<T> {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.state.lock().closed
+        self.state.lock().is_closed
     }
 
     /// Returns true if the channel is closed or without senders.
     pub(super) fn is_shut(&self) -> bool {
         let state = self.state.lock();
-        state.closed || state.senders == 0
+        state.is_closed || state.senders == 0
     }
 
     pub(super) fn len(&self) -> usize {

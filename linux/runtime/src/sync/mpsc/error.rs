@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::super::error_text::{error_text, send_error};
 
-const GONE: &str = "the channel's receiver is gone: stop sending";
+/// Text of the errors of a channel whose receiver is closed or dropped.
+const CLOSED: &str = "the channel's receiver is gone: stop sending";
 
 send_error!(
     "The error of a send to a closed or dropped receiver, which contains the value.",
@@ -50,7 +51,7 @@ macro_rules! no_room {
 
         error_text!([T] $error<T> {
             $error::$lack(_) => $text,
-            $error::Closed(_) => GONE,
+            $error::Closed(_) => CLOSED,
         });
     };
 }

@@ -11,8 +11,8 @@
 //! value back once the receiver is closed or dropped.
 //!
 //! Room can be reserved before there is a message: [`Sender::reserve`]. The holder of a
-//! [`Permit`] may use it even after the receiver was closed, and the receiver waits
-//! for it before it returns `None`.
+//! [`Permit`] may use the permit even after the receiver was closed. The receiver returns `None`
+//! only after every permit has been used or dropped.
 //!
 //! A message costs the sender and the receiver one short lock each, and a wake if the receiver
 //! waited; nothing is allocated per message.

@@ -15,22 +15,22 @@ use crate::sync::wait_queue::Key;
 #[must_use = "futures do nothing unless awaited"]
 pub struct Reserve<'a, T> {
     chan: &'a Chan<T>,
-    wanted: usize,
+    num_permits: usize,
     key: Option<Key>,
 }
 
 impl<'a, T> Reserve<'a, T> {
-    pub(super) fn new(chan: &'a Chan<T>, wanted: usize) -> Reserve<'a, T> {
+    pub(super) fn new(chan: &'a Chan<T>, num_permits: usize) -> Reserve<'a, T> {
         Reserve {
             chan,
-            wanted,
+            num_permits,
             key: None,
         }
     }
 
     /// Waits for the room and leaves it reserved, so that the caller can create a permit for it.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SendError<()>>> {
-        self.chan.poll_reserve(self.wanted, &mut self.key, cx)
+        self.chan.poll_reserve(self.num_permits, &mut self.key, cx)
     }
 }
 
@@ -128,7 +128,7 @@ pub struct PermitIterator<'a, T> {
 }
 
 impl<'a, T> PermitIterator<'a, T> {
-    /// Creates the permits. The caller has reserved the room.
+    /// Creates the iterator. The caller has reserved the room.
     pub(super) fn new(chan: &'a Chan<T>, left: usize) -> PermitIterator<'a, T> {
         PermitIterator { chan, left }
     }

@@ -1,5 +1,7 @@
 //! The methods that the senders of both kinds of channel have in common.
 
+/// Implements the methods and traits of a sender with a field `chan`, except the methods that send
+/// a message, which differ.
 macro_rules! sending {
     ($sender:ident, $weak:ident) => {
         impl<T> $sender<T> {

@@ -69,7 +69,7 @@ impl<'a, T: ?Sized> MutexLockFuture<'a, T> {
                 if holder(granted) != context::current_in(runtime) {
                     // The coroutine that queued is not the one that polls the future now. The word
                     // has to name the present one.
-                    let (word, _) = mutex.name();
+                    let (word, _) = mutex.claim_name();
                     let contended = if waiters.is_empty() { 0 } else { CONTENDED };
                     mutex.lend_on(&waiters, word);
                     mutex.word.store(word | contended, Ordering::Release);

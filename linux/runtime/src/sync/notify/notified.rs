@@ -12,20 +12,25 @@ use super::super::waker::LockSafeWaker;
 use super::super::{may_proceed, waiting_level};
 use super::{Notify, WokenBy};
 
+/// The state of a `notified` future.
 pub(super) struct Waiting {
+    /// Number of broadcasts when the future was created.
     broadcasts: u64,
     stage: Stage,
 }
 
 #[derive(Clone, Copy)]
 enum Stage {
+    /// Not in the queue yet.
     New,
+    /// In the queue, or chosen by a notification.
     Waiting(Key),
+    /// Notified.
     Done,
 }
 
 impl Waiting {
-    /// Creates a wait that the next broadcast ends. There have been `broadcasts` of them so far.
+    /// Creates the state of a future that was created after `broadcasts` broadcasts.
     pub(super) fn since(broadcasts: u64) -> Waiting {
         Waiting {
             broadcasts,
@@ -38,6 +43,8 @@ impl Waiting {
             .is_ready()
     }
 
+    /// Polls for a notification. With `give_way`, the result is not ready while the coroutine
+    /// should give way to other coroutines.
     fn advance(&mut self, notify: &Notify, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let old_waker;
         let mut waker = LockSafeWaker::new(cx.waker());
@@ -83,6 +90,7 @@ impl Waiting {
         Poll::Pending
     }
 
+    /// Leaves the queue, and passes on a notification that was received but not used.
     fn cancel(&mut self, notify: &Notify) {
         if let Stage::Waiting(key) = self.stage {
             let mut state = notify.state.lock();

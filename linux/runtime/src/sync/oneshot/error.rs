@@ -16,7 +16,7 @@ use super::super::error_text::error_text;
 pub struct RecvError(pub(super) ());
 
 error_text!([] RecvError {
-    RecvError(()) => "the sender was dropped without sending a value: find out why",
+    RecvError(()) => "the sender was dropped without sending a value: check why the sender ended",
 });
 
 /// The error of [`Receiver::try_recv`](super::Receiver::try_recv).

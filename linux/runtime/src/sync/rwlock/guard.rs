@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::RwLock;
 use super::raw::{Raw, Side};
 
+/// A reference to a lock, which leads to the lock's [`Raw`].
 trait ToRaw {
     fn raw(&self) -> &Raw;
 }
@@ -34,6 +35,7 @@ impl<T> ToRaw for Arc<RwLock<T>> {
 struct Held<L: ToRaw, const WRITES: bool>(L);
 
 impl<L: ToRaw> Held<L, true> {
+    /// Turns the write lock into a read lock.
     fn downgrade(self) -> Held<L, false> {
         self.0.raw().downgrade();
         let this = ManuallyDrop::new(self);

@@ -31,13 +31,16 @@ use crate::context;
 /// Names a coroutine: the number of its runtime, and its id. `None` outside a coroutine.
 type Name = Option<(u64, CoroutineId)>;
 
+/// The kind of access: shared or exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Read,
     Write,
 }
 
+/// The lock without a value.
 pub(super) struct Raw {
+    /// Maximum number of readers at a time.
     max: u32,
     state: Lock<State>,
 }
@@ -57,6 +60,7 @@ struct Claim {
 }
 
 impl State {
+    /// Returns true if the present holders admit another holder on this side.
     fn has_room(&self, side: Side, max: u32) -> bool {
         self.writer.is_none()
             && match side {
@@ -66,10 +70,11 @@ impl State {
     }
 
     /// Returns true if a newcomer of this level may enter before all waiters.
-    fn suffices(&self, side: Side, level: Level, max: u32) -> bool {
+    fn may_enter(&self, side: Side, level: Level, max: u32) -> bool {
         self.has_room(side, max) && self.waiting.first().is_none_or(|(first, _)| level < first)
     }
 
+    /// Makes the first waiter a holder, if there is room for it. Returns its waker.
     fn admit(&mut self, max: u32) -> Option<Waker> {
         if self.writer.is_none() {
             self.waiting.settle_first(|claim| {
@@ -138,6 +143,7 @@ impl Raw {
         }
     }
 
+    /// Returns a future that locks on this side.
     pub(super) fn enter(&self, side: Side) -> Entering<'_> {
         Entering {
             raw: self,
@@ -146,27 +152,29 @@ impl Raw {
         }
     }
 
+    /// Locks on this side, if the caller need not wait.
     pub(super) fn try_enter(&self, side: Side) -> Result<(), TryLockError> {
         let level = waiting_level();
         let mut state = self.state.lock();
-        if !state.suffices(side, level, self.max) {
+        if !state.may_enter(side, level, self.max) {
             return Err(TryLockError::new());
         }
-        self.take(&mut state, side);
+        self.add_holder(&mut state, side);
         Ok(())
     }
 
     /// Records the caller as a holder. The caller has checked that there is room.
-    fn take(&self, state: &mut State, side: Side) {
+    fn add_holder(&self, state: &mut State, side: Side) {
         match side {
             Side::Read => state.readers += 1,
             Side::Write => {
-                state.writer = Some(take_name());
+                state.writer = Some(claim_name());
                 state.lend_on();
             }
         }
     }
 
+    /// Unlocks on this side.
     pub(super) fn leave(&self, side: Side) {
         let mut state = self.state.lock();
         let name = match side {
@@ -177,7 +185,7 @@ impl Raw {
             Side::Write => state.writer.take().flatten(),
         };
         self.admit(state);
-        give_name_back(name);
+        release_name(name);
     }
 
     /// Turns the writer into a reader; no other writer comes between.
@@ -186,9 +194,10 @@ impl Raw {
         let name = state.writer.take().flatten();
         state.readers += 1;
         self.admit(state);
-        give_name_back(name);
+        release_name(name);
     }
 
+    /// Lets in the waiters for which there is room, and wakes them.
     fn admit<'a>(&'a self, mut state: Guard<'a, State>) {
         while let Some(waker) = state.admit(self.max) {
             drop(state);
@@ -198,21 +207,23 @@ impl Raw {
     }
 }
 
-/// Adds a lock to the count of the caller's locks, and returns the caller's name.
-fn take_name() -> Name {
-    let (runtime, id) = context::name()?;
+/// Counts this lock among the caller's locks, and returns the caller's name.
+fn claim_name() -> Name {
+    let (runtime, id) = context::current_global_id()?;
     match context::record_lock(runtime) {
         context::LockOwner::Named(_) => Some((runtime, id)),
         _ => None,
     }
 }
 
-fn give_name_back(name: Name) {
+/// Removes this lock from the locks of the coroutine that `name` names.
+fn release_name(name: Name) {
     if let Some((runtime, id)) = name {
         context::record_unlock(runtime, id);
     }
 }
 
+/// The future of [`Raw::enter`].
 #[must_use = "futures do nothing unless awaited"]
 pub(super) struct Entering<'a> {
     raw: &'a Raw,
@@ -229,7 +240,7 @@ impl Future for Entering<'_> {
         let mut state = raw.state.lock();
         let is_ready = match self.key {
             Some(key) => state.waiting.is_granted(key),
-            None => state.suffices(side, waiting_level(), raw.max),
+            None => state.may_enter(side, waiting_level(), raw.max),
         };
         if is_ready {
             if !may_proceed() {
@@ -238,7 +249,7 @@ impl Future for Entering<'_> {
                 return Poll::Pending;
             }
             let Some(key) = self.key.take() else {
-                raw.take(&mut state, side);
+                raw.add_holder(&mut state, side);
                 return Poll::Ready(());
             };
             let granted = state
@@ -246,12 +257,12 @@ impl Future for Entering<'_> {
                 .release(key)
                 .granted
                 .and_then(|claim| claim.name);
-            if side == Side::Write && granted != context::name() {
+            if side == Side::Write && granted != context::current_global_id() {
                 // The coroutine that queued is not the one that polls the future now. The lock has
                 // to name the present one.
-                state.writer = Some(take_name());
+                state.writer = Some(claim_name());
                 state.lend_on();
-                give_name_back(granted);
+                release_name(granted);
             }
             return Poll::Ready(());
         }
@@ -265,7 +276,7 @@ impl Future for Entering<'_> {
             None => {
                 let claim = Claim {
                     side,
-                    name: context::name(),
+                    name: context::current_global_id(),
                 };
                 let waker = waker.take();
                 self.key = Some(state.waiting.insert(level, claim, waker));
@@ -299,7 +310,7 @@ impl Drop for Entering<'_> {
             None => state.update_loan(),
         }
         self.raw.admit(state);
-        give_name_back(name);
+        release_name(name);
         drop(released.waker);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::error_text::error_text;
 
+/// Text of the errors of a closed semaphore.
 const CLOSED: &str = "the semaphore is closed and has no more permits: stop asking for them";
 
 /// The error of [`Semaphore::acquire`](super::Semaphore::acquire): the semaphore is closed.

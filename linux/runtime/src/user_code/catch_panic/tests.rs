@@ -22,6 +22,7 @@ use crate::{Runtime, signal, spawn, task, time, yield_now};
 thread_local! {
     /// Kinds of the calls that came within a use.
     static WITHIN_USE: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    /// Number of calls, within a use or not.
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -81,6 +82,7 @@ fn waits<F: Future>(future: F, then: impl FnOnce()) {
     drop(future.as_mut().poll(&mut Context::from_waker(&probe())));
 }
 
+/// Polls a future twice with a new probe each, and drops it while it is pending.
 fn gives_up<F: Future>(future: F) {
     let mut future = pin!(future);
     for _ in 0..2 {
@@ -142,8 +144,8 @@ fn no_primitive_calls_user_code_under_its_lock() {
 
     let barrier = Barrier::new(2);
     waits(barrier.wait(), || {
-        let met = pin!(barrier.wait()).poll(&mut Context::from_waker(Waker::noop()));
-        assert!(met.is_ready());
+        let polled = pin!(barrier.wait()).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_ready());
     });
     let token = CancellationToken::new();
     gives_up(token.cancelled());
@@ -210,6 +212,7 @@ fn no_channel_calls_user_code_under_its_lock() {
     assert_no_call_within_a_use();
 }
 
+/// Polls a future twice with a new probe each, runs `then`, and polls the future until it is ready.
 async fn waits_in_coroutine<F: Future>(future: F, then: impl FnOnce()) {
     let mut future = pin!(future);
     for _ in 0..2 {
