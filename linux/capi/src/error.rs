@@ -39,6 +39,7 @@ pub(crate) fn look_up(text: &str) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
+/// Returns the negative errno of an error.
 pub(crate) fn errno(error: &Error) -> c_int {
     if let Some(code) = upshift::errno_of(error) {
         return -code;
@@ -73,6 +74,7 @@ pub(crate) fn errno(error: &Error) -> c_int {
     }
 }
 
+/// Returns the negative errno of a refused spawn.
 pub(crate) fn refusal(error: SpawnError) -> c_int {
     -match error {
         SpawnError::OutOfMemory => libc::ENOMEM,
@@ -103,6 +105,7 @@ pub(crate) unsafe fn free<T>(object: *mut T) {
     }
 }
 
+/// Returns 0 for success, or the negative errno of the error.
 pub(crate) fn code(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| errno(&error), |()| 0)
 }

@@ -2,7 +2,7 @@
 //! writers and receivers.
 //!
 //! An *exclusive use* is the use of a value by one operation. During this use a second operation is
-//! refused. If the caller frees a handle during a use, its value is dropped when the use ends.
+//! refused. If the caller frees a handle during a use, the value is dropped when the use ends.
 //!
 //! ```text
 //!   Idle ──1 begin─▶ Busy ──2 drop of the use──▶ Idle
@@ -43,8 +43,8 @@ impl<T> Exclusive<T> {
     pub(crate) unsafe fn begin_use(this: *mut Exclusive<T>) -> Option<ExclusiveUse<T>> {
         // SAFETY: the pointer is valid, because by contract the value has not been freed.
         let state = unsafe { &(*this).state };
-        let taken = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then(|| ExclusiveUse(this))
+        let exchange = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        exchange.is_ok().then(|| ExclusiveUse(this))
     }
 
     /// Returns a pointer to the value, for reads that are allowed even during a use.
@@ -58,8 +58,8 @@ impl<T> Exclusive<T> {
     /// The contract of [`begin_use`](Exclusive::begin_use); called once.
     pub(crate) unsafe fn free(this: *mut Exclusive<T>) {
         // SAFETY: the pointer is valid, because by contract the value has not been freed.
-        let before = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
-        if before == IDLE {
+        let old_state = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
+        if old_state == IDLE {
             // SAFETY: `new_raw` made the value from a box, no operation uses it, and FREED prevents
             // a second drop.
             drop(unsafe { Box::from_raw(this) });

@@ -51,9 +51,9 @@ pub unsafe extern "C" fn upshift_write(fd: c_int, buf: *const upshift_buf) -> i6
 /// Repeats a system call while signals interrupt it. Returns its count, or a negative errno.
 fn until_done(call: impl Fn() -> isize) -> i64 {
     loop {
-        let done = call();
-        if done >= 0 {
-            return done as i64;
+        let result = call();
+        if result >= 0 {
+            return result as i64;
         }
         let code = errno(&std::io::Error::last_os_error());
         if code != -libc::EINTR {

@@ -54,7 +54,7 @@ pub(crate) struct Frame(upshift_task);
 unsafe impl Send for Frame {}
 
 impl Frame {
-    /// Returns the task to the caller.
+    /// Gives the task's data to the caller, without destroying the task.
     pub(crate) fn into_data(self) -> *mut c_void {
         ManuallyDrop::new(self).0.data
     }
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn upshift_join_poll(
             Poll::Ready(result) => result,
         };
         // SAFETY: `join` contains a handle, which the caller owns.
-        unsafe { give_back(join) };
+        unsafe { free_join(join) };
         match result {
             Ok(frame) => {
                 // SAFETY: by contract `data` has room for a pointer.
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn upshift_join_poll(
 ///
 /// # Safety
 /// `join` contains a handle, which the caller owns.
-unsafe fn give_back(join: *mut upshift_join) {
+unsafe fn free_join(join: *mut upshift_join) {
     // SAFETY: by contract there is a handle. The word that says so is cleared first, so that the
     // handle is freed once.
     unsafe {
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
     // SAFETY: by contract the handle is empty or valid.
     if unsafe { as_join(join) }.is_some() {
         // SAFETY: the caller owns the handle.
-        catch_panic(|| unsafe { give_back(join) });
+        catch_panic(|| unsafe { free_join(join) });
     }
 }
 

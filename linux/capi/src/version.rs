@@ -7,10 +7,10 @@ pub const UPSHIFT_ABI_VERSION: u32 = 1;
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_version() -> u32 {
     const fn number(text: &str) -> u32 {
-        let (bytes, mut at, mut value) = (text.as_bytes(), 0, 0);
-        while at < bytes.len() {
-            value = value * 10 + (bytes[at] - b'0') as u32;
-            at += 1;
+        let (bytes, mut index, mut value) = (text.as_bytes(), 0, 0);
+        while index < bytes.len() {
+            value = value * 10 + (bytes[index] - b'0') as u32;
+            index += 1;
         }
         value
     }

@@ -1,4 +1,5 @@
-//! [`Builder`]: the configuration of an [`Elevator`].
+//! [`Builder`]: the configuration of an [`Elevator`], which is a set of elevated threads. A
+//! *guardian* is a process that restores these threads if this process dies.
 
 use std::io;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ impl Builder {
         }
     }
 
-    /// Sets the number of threads that the set can hold at once, 1 … [`MAX_CAPACITY`]. The default
-    /// is [`DEFAULT_CAPACITY`]. Each thread takes 256 bytes.
+    /// Sets the number of threads that the elevator can hold at once, 1 … [`MAX_CAPACITY`]. The
+    /// default is [`DEFAULT_CAPACITY`]. Each thread takes 256 bytes.
     pub fn capacity(mut self, threads: usize) -> Builder {
         self.capacity = threads.clamp(1, MAX_CAPACITY);
         self
@@ -54,10 +55,10 @@ impl Builder {
     }
 
     /// Lets the guardian demote the threads of other processes if [`Elevator::beat`] is not called
-    /// for `longest`, because this process was stopped or hangs. The guardian notices this after 1
-    /// to 1¼ times `longest`. Needs a guardian.
-    pub fn heartbeat(mut self, longest: Duration) -> Builder {
-        self.heartbeat = Some(longest);
+    /// for `interval`, because this process was stopped or hangs. The guardian notices this after 1
+    /// to 1¼ times `interval`. Needs a guardian.
+    pub fn heartbeat(mut self, interval: Duration) -> Builder {
+        self.heartbeat = Some(interval);
         self
     }
 
@@ -68,15 +69,15 @@ impl Builder {
         self
     }
 
-    /// Builds the set, and the guardian if one is requested.
+    /// Builds the elevator, and starts the guardian if one is requested.
     ///
     /// # Errors
     /// The kernel's error if there is no memory, or if no guardian can be forked.
     pub fn build(self) -> io::Result<Elevator> {
         // SAFETY: `getpid` has no arguments and cannot fail.
         let owner = unsafe { libc::getpid() };
-        let leader = retry_transient(|| self.sys.sched_getattr(owner))?;
-        let table = Table::new(self.capacity, leader)?;
+        let leader_policy = retry_transient(|| self.sys.sched_getattr(owner))?;
+        let table = Table::new(self.capacity, leader_policy)?;
         let guardian = if self.guardian {
             Some(Guardian::start(
                 &table,
@@ -91,7 +92,7 @@ impl Builder {
             sys: self.sys,
             table,
             owner,
-            guarded: self.guardian,
+            is_guarded: self.guardian,
             heartbeat: self.heartbeat,
             guardian: Lock::new(guardian),
         });

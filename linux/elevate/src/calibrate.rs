@@ -31,7 +31,9 @@ pub const LONGEST_CALIBRATION: Duration = Duration::from_millis(800);
 /// Delays of the measured timers, in microseconds.
 pub const DELAYS_US: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
+/// Lower bound of [`Calibration::min_quantum`], in microseconds.
 const MIN_QUANTUM_US: u64 = 5;
+/// Upper bound of [`Calibration::min_quantum`], in microseconds.
 const MAX_QUANTUM_US: u64 = 4000;
 
 /// Median and 99th percentile of one quantity, in ns.
@@ -48,12 +50,12 @@ pub struct Quantiles {
 impl Quantiles {
     fn of(samples: &mut [u64]) -> Quantiles {
         samples.sort_unstable();
-        let at = |part: usize| {
-            samples.get((samples.len() * part / 100).min(samples.len().saturating_sub(1)))
+        let percentile = |percent: usize| {
+            samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1)))
         };
         Quantiles {
-            p50_ns: at(50).copied().unwrap_or(0),
-            p99_ns: at(99).copied().unwrap_or(0),
+            p50_ns: percentile(50).copied().unwrap_or(0),
+            p99_ns: percentile(99).copied().unwrap_or(0),
             samples: samples.len(),
         }
     }
@@ -157,13 +159,13 @@ impl Calibration {
     /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured
     /// delays are interpolated.
     pub fn min_quantum(&self) -> Duration {
-        let sensible = |quantum: &Duration| {
-            let late = self.lateness(*quantum);
-            late <= *quantum && self.look * 2 <= *quantum + late
+        let is_sensible = |quantum: &Duration| {
+            let lateness = self.lateness(*quantum);
+            lateness <= *quantum && self.look * 2 <= *quantum + lateness
         };
         (MIN_QUANTUM_US..MAX_QUANTUM_US)
             .map(Duration::from_micros)
-            .find(sensible)
+            .find(is_sensible)
             .unwrap_or(Duration::from_micros(MAX_QUANTUM_US))
     }
 
@@ -179,7 +181,7 @@ impl Calibration {
             self.timers.get(above),
         ) {
             (None, None) => 0,
-            (Some(only), None) | (None, Some(only)) => figure(only),
+            (Some(timer), None) | (None, Some(timer)) => figure(timer),
             (Some(low), Some(high)) => {
                 let part = (requested - low.requested_ns) as f64
                     / (high.requested_ns - low.requested_ns) as f64;
@@ -311,18 +313,16 @@ mod tests {
 
     #[test]
     fn an_expensive_look_raises_the_min_quantum_until_looks_take_a_third_of_the_cpu() {
+        // Two looks of 50 µs equal a quantum of 70 µs and a lateness of 30 µs.
         let min = calibration(50, &[(5, 30), (200, 30)]).min_quantum();
         assert_eq!(min, Duration::from_micros(70));
     }
 
     #[test]
     fn figures_between_two_delays_lie_on_a_line() {
-        let found = calibration(0, &[(10, 4), (20, 8)]);
-        let late = |us| found.lateness(Duration::from_micros(us)).as_micros();
-        assert_eq!(
-            [late(1), late(10), late(15), late(20), late(99)],
-            [4, 4, 6, 8, 8]
-        );
+        let calibration = calibration(0, &[(10, 4), (20, 8)]);
+        let lateness_us = |us| calibration.lateness(Duration::from_micros(us)).as_micros();
+        assert_eq!([1, 10, 15, 20, 99].map(lateness_us), [4, 4, 6, 8, 8]);
     }
 
     #[test]
@@ -330,17 +330,20 @@ mod tests {
         let lowest = Duration::from_micros(5);
         assert_eq!(calibration(0, &[(5, 0)]).min_quantum(), lowest);
         assert_eq!(calibration(0, &[]).min_quantum(), lowest);
-        let most = calibration(100_000, &[(5, 0)]).min_quantum();
-        assert_eq!(most, Duration::from_millis(4));
+        let highest = calibration(100_000, &[(5, 0)]).min_quantum();
+        assert_eq!(highest, Duration::from_millis(4));
     }
 
     #[test]
     fn quantiles_of_few_samples_are_samples() {
         assert_eq!(Quantiles::of(&mut []), Quantiles::default());
-        let one = Quantiles::of(&mut [7]);
-        assert_eq!((one.p50_ns, one.p99_ns, one.samples), (7, 7, 1));
-        let mut many: Vec<u64> = (0..100).rev().collect();
-        let many = Quantiles::of(&mut many);
-        assert_eq!((many.p50_ns, many.p99_ns), (50, 99));
+        let quantiles = Quantiles::of(&mut [7]);
+        assert_eq!(
+            (quantiles.p50_ns, quantiles.p99_ns, quantiles.samples),
+            (7, 7, 1)
+        );
+        let mut samples: Vec<u64> = (0..100).rev().collect();
+        let quantiles = Quantiles::of(&mut samples);
+        assert_eq!((quantiles.p50_ns, quantiles.p99_ns), (50, 99));
     }
 }

@@ -1,9 +1,10 @@
 //! The guard of one elevated thread ([`Elevated`]), which restores the thread when it is dropped.
 //!
-//! A guard owns a slot in the table of its [`Elevator`](crate::Elevator) until the slot is freed.
-//! Each use of a slot has a number, the generation. If the slot has a later generation than the
-//! guard, the slot has been freed and may belong to another thread, so the guard does nothing. All
-//! methods but [`Elevated::set`] and the other setters take the elevator's lock.
+//! A guard owns a slot in the table of its [`Elevator`](crate::Elevator), a set of threads, until
+//! the slot is freed. Each use of a slot has a number, the generation. If the slot has a later
+//! generation than the guard, the slot has been freed and may belong to another thread, so the
+//! guard does nothing. All methods but [`Elevated::set`] and the other setters take the elevator's
+//! lock.
 
 use std::io;
 use std::sync::Arc;
@@ -76,10 +77,11 @@ impl Elevated {
     /// on its CPU, the kernel switches before this method returns. One system call, no lock, no
     /// allocation.
     ///
-    /// The thread's birth is not compared here. So a guard of a thread of *another* process must
-    /// not be used for long after that process has ended (see [`Elevated::is_alive`]), because the
-    /// guard might act on a later thread with the same tid. This method does not check either that
-    /// the caller is the process that made the set, so a fork of that process must not call it.
+    /// This method does not check that the tid still belongs to the same thread. So a guard of a
+    /// thread of *another* process must not be used for long after that process has ended (see
+    /// [`Elevated::is_alive`]), because the guard might act on a later thread with the same tid.
+    /// Nor does this method check that the caller is the process that made the elevator, so a fork
+    /// of that process must not call it.
     ///
     /// # Errors
     /// `ESRCH` if the thread has ended, `EPERM` if it is raised and the rights are gone, `EINVAL`
@@ -285,7 +287,7 @@ impl Elevated {
         self.try_restore_and_free(false)
     }
 
-    fn try_restore_and_free(&self, lives: bool) -> io::Result<Restored> {
+    fn try_restore_and_free(&self, is_known_alive: bool) -> io::Result<Restored> {
         if !self.inner.is_owner() || self.abandoned.load(Relaxed) {
             return Ok(Restored::Gone);
         }
@@ -294,7 +296,9 @@ impl Elevated {
             return Ok(Restored::Gone);
         }
         match self.inner.table.get(self.index) {
-            Some(record) => self.inner.restore_and_free(self.index, &record, lives),
+            Some(record) => self
+                .inner
+                .restore_and_free(self.index, &record, is_known_alive),
             None => Ok(Restored::Gone),
         }
     }

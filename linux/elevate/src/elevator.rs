@@ -75,7 +75,8 @@ pub(crate) struct Inner {
     pub(crate) table: Table,
     /// The process that made the set.
     pub(crate) owner: libc::pid_t,
-    pub(crate) guarded: bool,
+    /// Whether the builder requested a guardian.
+    pub(crate) is_guarded: bool,
     pub(crate) heartbeat: Option<Duration>,
     /// Locked for every change of the table, and for every access to the guardian.
     pub(crate) guardian: Lock<Option<Guardian>>,
@@ -226,7 +227,7 @@ impl Inner {
     }
 
     fn ensure_guardian(&self, lock: &mut Locked<'_, Option<Guardian>>) -> Result<(), ElevateError> {
-        if !self.guarded || lock.as_ref().is_some_and(Guardian::is_alive) {
+        if !self.is_guarded || lock.as_ref().is_some_and(Guardian::is_alive) {
             return Ok(());
         }
         **lock = None;
@@ -250,7 +251,7 @@ impl Inner {
         let sys = inner.sys.as_ref();
         let unreadable = |error| unreadable(tid, error);
         let is_own = retry_transient(|| sys.is_own(tid)).map_err(unreadable)?;
-        if !is_own && !inner.guarded {
+        if !is_own && !inner.is_guarded {
             return Err(ElevateError::GuardianNeeded(tid));
         }
         if let Some(requested) = priority
@@ -302,8 +303,8 @@ impl Inner {
         Ok(Elevated::new(inner, tid, (index, generation), ceiling))
     }
 
-    /// Returns the slot of the thread's orphaned record, or of a new record. The caller holds the
-    /// lock.
+    /// Returns the slot of the thread's orphaned record (a record without a guard, because the
+    /// thread could not be restored), or of a new record. The caller holds the lock.
     fn find_or_record(
         &self,
         tid: Tid,
@@ -325,8 +326,8 @@ impl Inner {
                 policy: former,
             });
         }
-        let idles = matches!(former.class(), Class::Idle) && former.resets_on_fork();
-        if !is_own && (former.looks_elevated() || idles) {
+        let looks_idled = matches!(former.class(), Class::Idle) && former.resets_on_fork();
+        if !is_own && (former.looks_elevated() || looks_idled) {
             return Err(ElevateError::ElevatedByOthers {
                 tid,
                 policy: former,
@@ -392,11 +393,11 @@ impl Inner {
         }
         for (index, old) in self.table.records() {
             let now = retry_transient(|| self.sys.birth(old.tid));
-            let ended = match now {
+            let has_ended = match now {
                 Ok(start) => start != old.birth,
                 Err(error) => is_gone(&error),
             };
-            if ended {
+            if has_ended {
                 self.table.free(index);
             }
         }
@@ -412,16 +413,16 @@ impl Inner {
     }
 
     /// Restores the thread of slot `index` and frees the slot. If that fails, the record stays and
-    /// is marked as an orphan. Set `lives` if the thread cannot have ended. It is then an error if
-    /// the kernel does not find the thread. The caller holds the lock.
+    /// is marked as an orphan. Set `is_known_alive` if the thread cannot have ended. It is then an
+    /// error if the kernel does not find the thread. The caller holds the lock.
     pub(crate) fn restore_and_free(
         &self,
         index: usize,
         record: &Record,
-        lives: bool,
+        is_known_alive: bool,
     ) -> io::Result<Restored> {
         let restored = match restore(self.sys.as_ref(), &self.table, record) {
-            Ok(Restored::Gone) if lives => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Ok(Restored::Gone) if is_known_alive => Err(io::Error::from_raw_os_error(libc::ESRCH)),
             restored => restored,
         };
         match restored {

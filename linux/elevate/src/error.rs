@@ -37,7 +37,8 @@ pub enum ElevateError {
         /// Number of threads that the table holds.
         capacity: usize,
     },
-    /// A guardian is needed, because a thread of another process may outlive this process.
+    /// A guardian (a process that restores threads if this process dies) is needed, because a
+    /// thread of another process may outlive this process.
     GuardianNeeded(Tid),
     /// The guardian had died and could not be started again.
     GuardianLost(io::Error),
@@ -90,7 +91,7 @@ impl fmt::Display for ElevateError {
             ),
             ElevateError::AlreadyElevated(tid) => write!(
                 f,
-                "thread {tid} is already elevated by this process: use its guard, or drop it first"
+                "thread {tid} is already elevated by this process: use its guard, or drop the guard first"
             ),
             ElevateError::ElevatedByOthers { tid, policy } => write!(
                 f,
@@ -118,7 +119,7 @@ impl fmt::Display for ElevateError {
                 Priority::FOREIGN_MAX
             ),
             ElevateError::Forked => f.write_str(
-                "this process was forked from the elevator's: make an elevator of its own",
+                "this process is a fork of the process that made the elevator: make an elevator here",
             ),
             ElevateError::Refused {
                 tid,

@@ -89,11 +89,11 @@ impl Events {
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
         address.nl_groups = PROC;
         // SAFETY: the pointer is valid for the given length.
-        let bound = unsafe {
+        let result = unsafe {
             let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
             libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length)
         };
-        if bound != 0 {
+        if result != 0 {
             return Err(io::Error::last_os_error());
         }
         let mut message = Vec::with_capacity(HEADERS + 4);
@@ -209,7 +209,7 @@ fn attach_filter(socket: BorrowedFd<'_>) -> io::Result<()> {
         filter: program.as_mut_ptr(),
     };
     // SAFETY: `program` and its instructions outlive the call; the kernel copies and checks them.
-    let done = unsafe {
+    let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -218,7 +218,7 @@ fn attach_filter(socket: BorrowedFd<'_>) -> io::Result<()> {
             size_of::<libc::sock_fprog>() as libc::socklen_t,
         )
     };
-    if done != 0 {
+    if result != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
@@ -291,8 +291,8 @@ mod tests {
         };
         let tid = std::thread::spawn(name).join().unwrap();
         let (mut born, mut ended) = (false, false);
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while !(born && ended) && std::time::Instant::now() < until {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !(born && ended) && std::time::Instant::now() < deadline {
             match events.next() {
                 Some(Event::Born {
                     process, thread, ..

@@ -201,10 +201,10 @@ impl SignalsBlocked {
         // passed.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
+            let mut former: libc::sigset_t = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before);
-            SignalsBlocked(before)
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut former);
+            SignalsBlocked(former)
         }
     }
 }

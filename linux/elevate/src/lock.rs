@@ -35,7 +35,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 pub(crate) struct Locked<'a, T> {
     lock: &'a Lock<T>,
     tid: u32,
-    _stays: std::marker::PhantomData<*const ()>,
+    _not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl<T> Lock<T> {
@@ -70,7 +70,7 @@ impl<T> Lock<T> {
         Locked {
             lock: self,
             tid,
-            _stays: std::marker::PhantomData,
+            _not_send: std::marker::PhantomData,
         }
     }
 

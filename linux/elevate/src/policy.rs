@@ -100,12 +100,12 @@ impl Policy {
     /// Returns whether this crate may have set the policy. Such a policy is `SCHED_FIFO` with a
     /// [`Priority`], or `SCHED_DEADLINE`, and it resets on fork.
     pub fn looks_elevated(&self) -> bool {
-        let ours = match self.class() {
+        let is_class_of_crate = match self.class() {
             Class::Fifo(_) => !self.is_above_bands(),
             Class::Deadline => true,
             _ => false,
         };
-        ours && self.resets_on_fork()
+        is_class_of_crate && self.resets_on_fork()
     }
 }
 

@@ -49,10 +49,10 @@ pub enum Restored {
 /// Repeats `call` while it is interrupted or the kernel lacks a resource, a bounded number of
 /// times.
 pub(crate) fn retry_transient<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let mut left = RETRIES;
+    let mut retries_left = RETRIES;
     loop {
         match call() {
-            Err(error) if left > 0 && is_transient(&error) => left -= 1,
+            Err(error) if retries_left > 0 && is_transient(&error) => retries_left -= 1,
             result => return result,
         }
     }
@@ -100,13 +100,13 @@ pub(crate) fn leave_deadline<T>(
         period,
         ..*policy.attr()
     };
-    let shrunk = retry_transient(|| sys.sched_setattr(tid, &minimal));
-    let left = leave();
-    if left.is_err() && shrunk.is_ok() {
+    let shrink_result = retry_transient(|| sys.sched_setattr(tid, &minimal));
+    let leave_result = leave();
+    if leave_result.is_err() && shrink_result.is_ok() {
         // If this fails, too, the next attempt to restore the thread corrects it.
         let _ = retry_transient(|| sys.sched_setattr(tid, policy.attr()));
     }
-    left
+    leave_result
 }
 
 pub(crate) fn is_gone(error: &io::Error) -> bool {
@@ -128,21 +128,21 @@ pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Resu
 /// `exec` takes the place of the main thread of its process, and keeps its policy. So a main thread
 /// that looks elevated and has no record of its own is the vanished thread.
 fn exec_successor(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
-    let (leader, start) = record.leader?;
-    let elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
+    let (leader, leader_birth) = record.leader?;
+    let is_elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
     let is_another = match sys.birth(leader) {
-        Ok(now) => now != start,
+        Ok(now) => now != leader_birth,
         Err(error) => is_gone(&error),
     };
-    if !elevated || is_another {
+    if !is_elevated || is_another {
         return None;
     }
-    if table.find(leader, start).is_some() {
+    if table.find(leader, leader_birth).is_some() {
         return None;
     }
     Some(Record {
         tid: leader,
-        birth: start,
+        birth: leader_birth,
         leader: None,
         ..*record
     })
@@ -188,7 +188,7 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
         ..record.former
     };
     let set = |attr: &SchedAttr| retry_transient(|| sys.sched_setattr(tid, attr));
-    let first = match set(former) {
+    let first_error = match set(former) {
         Ok(()) => return Ok(Restored::Exactly),
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         Err(error) => error,
@@ -209,15 +209,15 @@ fn restore_policy(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
             Err(_) => {}
         }
     }
-    Err(first)
+    Err(first_error)
 }
 
 /// Restores the nice value of a thread whose policy, `now`, another program has set. That program's
 /// change leaves the nice value alone, so the thread still has the last value that this crate set.
 fn restore_nice(sys: &dyn Sys, record: &Record, now: &SchedAttr) {
     let nice = record.former.nice;
-    let ours = nice != now.nice && record.nices.contains(&Some(now.nice));
-    if ours && has_nice(now) && has_nice(&record.former) {
+    let is_set_by_crate = nice != now.nice && record.nices.contains(&Some(now.nice));
+    if is_set_by_crate && has_nice(now) && has_nice(&record.former) {
         let attr = SchedAttr { nice, ..*now };
         // If the right to lower the nice value is missing, the thread stays below its former
         // policy.
@@ -260,14 +260,14 @@ fn restore_cpus(sys: &dyn Sys, tid: Tid, pin: &Pin) {
     let Ok(now) = retry_transient(|| sys.sched_getaffinity(tid)) else {
         return;
     };
-    let ours = pin
+    let is_pinned_by_crate = pin
         .cpus
         .into_iter()
         .flatten()
         .filter_map(CpuSet::only)
         .any(|only| only == now);
-    if ours {
-        // Only the policy must be restored; a thread that cannot be moved stays where it is.
+    if is_pinned_by_crate {
+        // Only the policy must be restored; a thread that cannot be moved keeps its present CPUs.
         let _ = retry_transient(|| sys.sched_setaffinity(tid, &pin.former));
     }
 }

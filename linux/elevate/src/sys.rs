@@ -24,7 +24,8 @@ pub type Tid = pid_t;
 /// Number of times that an interrupted call is repeated before its error is returned.
 pub(crate) const RETRIES: usize = 16;
 
-/// All parameters of a policy, as the kernel's `struct sched_attr` (first two versions, 56 bytes).
+/// All parameters of a policy, in the layout of the kernel's `struct sched_attr` (its first two
+/// versions, 56 bytes).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedAttr {
@@ -121,20 +122,20 @@ impl CpuSet {
 
     /// Returns the CPUs in both sets.
     pub fn and(&self, other: &CpuSet) -> CpuSet {
-        let mut both = *self;
-        for (word, other) in both.bits.iter_mut().zip(&other.bits) {
+        let mut intersection = *self;
+        for (word, other) in intersection.bits.iter_mut().zip(&other.bits) {
             *word &= other;
         }
-        both
+        intersection
     }
 
     /// Returns the CPUs in either set.
     pub fn or(&self, other: &CpuSet) -> CpuSet {
-        let mut any = *self;
-        for (word, other) in any.bits.iter_mut().zip(&other.bits) {
+        let mut union_set = *self;
+        for (word, other) in union_set.bits.iter_mut().zip(&other.bits) {
             *word |= other;
         }
-        any
+        union_set
     }
 
     /// Returns an iterator over the CPUs of the set, ascending.
@@ -255,10 +256,10 @@ unsafe impl Sys for Kernel {
 
     fn nice(&self, tid: Tid) -> io::Result<i32> {
         // SAFETY: the call takes only integers, so it has no preconditions.
-        let raised =
+        let value =
             check(unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) })?;
-        // The kernel returns 20 minus the value, so that the result is never negative.
-        Ok(20 - raised as i32)
+        // The kernel returns 20 minus the nice value, so that the result is never negative.
+        Ok(20 - value as i32)
     }
 
     fn sched_getaffinity(&self, tid: Tid) -> io::Result<CpuSet> {
@@ -411,12 +412,12 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_utf8_leaves_the_rest_readable() {
-        let named = std::thread::spawn(|| {
+        let thread = std::thread::spawn(|| {
             let own = format!("/proc/self/task/{}", current_tid());
             std::fs::write(format!("{own}/comm"), b"\xff\xfe").unwrap();
             read_at_once(format!("{own}/status")).unwrap()
         });
-        let status = named.join().unwrap();
+        let status = thread.join().unwrap();
         assert!(status.starts_with("Name:\t\u{fffd}\u{fffd}\n"), "{status}");
         assert!(status.contains("\nUid:"));
     }

@@ -44,7 +44,7 @@ const OWN: u64 = 2;
 const CPUS: u64 = 4;
 const ORPHAN: u64 = 8;
 const FLAGS: u64 = 0xff;
-const GENERATION: u64 = 0x100;
+const GENERATION_UNIT: u64 = 0x100;
 
 const NO_CPU: i32 = -1;
 const NO_NICE: i32 = i32::MAX;
@@ -86,7 +86,7 @@ struct Slot {
     nice_before: AtomicI32,
     /// Tid of the main thread of another process, or 0 if there is none.
     leader: AtomicI32,
-    leader_start: AtomicU64,
+    leader_birth: AtomicU64,
     former: UnsafeCell<SchedAttr>,
     cpus: UnsafeCell<CpuSet>,
 }
@@ -112,12 +112,12 @@ pub(crate) struct Header {
     pub(crate) armed: AtomicU32,
     /// Number of signs of life of the owner.
     pub(crate) beats: AtomicU64,
-    /// Index of the first slot that has never been used; no later slot has been used either.
-    high: AtomicU32,
+    /// Number of slots that have ever been used; they are the first slots of the table.
+    used_slots: AtomicU32,
     /// Number of times that the guardian has demoted all threads because there was no sign of life.
     pub(crate) demotions: AtomicU64,
     /// Policy of the owner's main thread before any elevation, restored after an `exec`.
-    leader: UnsafeCell<SchedAttr>,
+    leader_policy: UnsafeCell<SchedAttr>,
 }
 
 /// The shared mapping: header and slots.
@@ -134,8 +134,8 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 impl Table {
-    /// Maps room for `capacity` threads. `leader` is the policy of the owner's main thread.
-    pub(crate) fn new(capacity: usize, leader: SchedAttr) -> io::Result<Table> {
+    /// Maps room for `capacity` threads. `leader_policy` is the policy of the owner's main thread.
+    pub(crate) fn new(capacity: usize, leader_policy: SchedAttr) -> io::Result<Table> {
         // SAFETY: the kernel chooses the address of the new mapping, so no other memory is
         // affected.
         let address = unsafe {
@@ -156,7 +156,7 @@ impl Table {
         let table = Table { header, capacity };
         // SAFETY: the header is valid, because zeroes are a valid header, and no other process or
         // thread uses the mapping yet.
-        unsafe { *header.as_ref().leader.get() = leader };
+        unsafe { *header.as_ref().leader_policy.get() = leader_policy };
         Ok(table)
     }
 
@@ -174,14 +174,14 @@ impl Table {
     }
 
     /// Returns the first policy of the owner's main thread.
-    pub(crate) fn leader(&self) -> SchedAttr {
+    pub(crate) fn leader_policy(&self) -> SchedAttr {
         // SAFETY: no thread writes to the cell any more, because it was written once, before the
         // table was shared.
-        unsafe { *self.header().leader.get() }
+        unsafe { *self.header().leader_policy.get() }
     }
 
     fn used(&self) -> &[Slot] {
-        &self.slots()[..self.header().high.load(Acquire) as usize]
+        &self.slots()[..self.header().used_slots.load(Acquire) as usize]
     }
 
     fn slots(&self) -> &[Slot] {
@@ -199,13 +199,13 @@ impl Table {
         let index = match free {
             Some(index) => index,
             None => {
-                let high = self.header().high.load(Relaxed);
-                if high as usize >= self.capacity {
+                let used_slots = self.header().used_slots.load(Relaxed);
+                if used_slots as usize >= self.capacity {
                     return None;
                 }
                 // Stored before the record is published, so that a reader of the record sees it.
-                self.header().high.store(high + 1, Release);
-                high as usize
+                self.header().used_slots.store(used_slots + 1, Release);
+                used_slots as usize
             }
         };
         let slot = &self.slots()[index];
@@ -215,9 +215,9 @@ impl Table {
         slot.pinned_before.store(NO_CPU, Relaxed);
         slot.nice.store(NO_NICE, Relaxed);
         slot.nice_before.store(NO_NICE, Relaxed);
-        let (leader, start) = record.leader.unwrap_or_default();
+        let (leader, leader_birth) = record.leader.unwrap_or_default();
         slot.leader.store(leader, Relaxed);
-        slot.leader_start.store(start, Relaxed);
+        slot.leader_birth.store(leader_birth, Relaxed);
         // SAFETY: the slot is free, so no reader reads the cell; the caller's lock keeps other
         // writers out.
         unsafe { *slot.former.get() = record.former };
@@ -274,7 +274,7 @@ impl Table {
         let slot = &self.slots()[index];
         let generation = slot.state.load(Relaxed) & !FLAGS;
         slot.state
-            .store(generation.wrapping_add(GENERATION), Release);
+            .store(generation.wrapping_add(GENERATION_UNIT), Release);
     }
 
     /// Sets whether the record at `index` is an orphan. The caller holds the owner's lock.
@@ -315,7 +315,7 @@ impl Table {
             is_own: state & OWN != 0,
             leader: match slot.leader.load(Relaxed) {
                 0 => None,
-                leader => Some((leader, slot.leader_start.load(Relaxed))),
+                leader => Some((leader, slot.leader_birth.load(Relaxed))),
             },
             // SAFETY: the state that was read above has published the cell. No thread writes to the
             // cell before the slot is freed, which the caller excludes.
@@ -414,9 +414,9 @@ mod tests {
         assert!(table.is_current(index, generation));
         table.free(index);
         assert!(!table.is_current(index, generation));
-        let (again, later) = table.record(&record(3)).unwrap();
-        assert_eq!(again, index);
-        assert_ne!(later, generation);
+        let (reused_index, new_generation) = table.record(&record(3)).unwrap();
+        assert_eq!(reused_index, index);
+        assert_ne!(new_generation, generation);
         assert!(!table.is_current(index, generation));
         assert_eq!(table.records().count(), 2);
     }
@@ -454,8 +454,8 @@ mod tests {
         let table = Table::new(1, SchedAttr::normal()).unwrap();
         let (index, _) = table.record(&record(1)).unwrap();
         assert!(table.get(index).unwrap().pin.is_none());
-        let failed = table.record_pin(index, 1, || Err(io::Error::from_raw_os_error(libc::ESRCH)));
-        assert!(failed.is_err() && table.get(index).unwrap().pin.is_none());
+        let result = table.record_pin(index, 1, || Err(io::Error::from_raw_os_error(libc::ESRCH)));
+        assert!(result.is_err() && table.get(index).unwrap().pin.is_none());
         let former = CpuSet::only(5).unwrap();
         table.record_pin(index, 1, || Ok(former)).unwrap();
         table

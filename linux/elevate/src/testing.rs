@@ -12,7 +12,7 @@
 //!
 //! let faulty = Arc::new(Faulty::new());
 //! let elevator = Elevator::builder().sys(faulty.clone()).build()?;
-//! faulty.fail(Call::SetScheduler, 0, 1, 1); // the next one, once, with errno 1: EPERM
+//! faulty.fail(Call::SetScheduler, 0, 1, 1); // the next call fails once, with EPERM (1)
 //! assert!(elevator.elevate_current(Priority::MIN).unwrap_err().is_rights());
 //! # Ok::<(), std::io::Error>(())
 //! ```
@@ -89,8 +89,8 @@ pub fn hides_processes() -> bool {
         .is_some_and(|options| options.split(',').any(hides))
 }
 
-/// A small random number generator (xorshift), so that a failing seed can be repeated. Seeds are
-/// not 0.
+/// A small random number generator (xorshift), so that a failing seed can be repeated. The seed
+/// must not be 0.
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 

@@ -13,6 +13,7 @@ const KNOWN: &str = "`vcpus = N`, `level = N`, `preemption`, `driver = \"readine
 /// Maximum number of vCPUs of a runtime, the same as `upshift_core::MAX_VCPUS`.
 const MAX_VCPUS: u64 = 256;
 
+/// Number of the least urgent level.
 const MAX_LEVEL: u64 = 63;
 
 /// All arguments of an attribute. Their tokens are method calls on a builder.
@@ -59,20 +60,20 @@ impl Parse for Argument {
         } else {
             None
         };
-        let call = call(&name, value.as_ref())?;
+        let call = builder_call(&name, value.as_ref())?;
         Ok(Argument { name, call })
     }
 }
 
 /// Returns the builder's method call for an argument.
-fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
+fn builder_call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
     let span = value.map_or(name.span(), Spanned::span);
     let needs =
         |example: &str| Error::new(name.span(), format!("`{name}` needs a value: `{example}`"));
     Ok(match name.to_string().as_str() {
         "vcpus" => {
             let value = value.ok_or_else(|| needs("vcpus = 2"))?;
-            check(
+            check_literal(
                 value,
                 1..=MAX_VCPUS,
                 "`vcpus` is a number from 1 to 256, without quotes",
@@ -81,7 +82,7 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
         }
         "level" => {
             let value = value.ok_or_else(|| needs("level = 4"))?;
-            check(
+            check_literal(
                 value,
                 0..=MAX_LEVEL,
                 "`level` is a number from 0 (the most urgent) to 63, without quotes",
@@ -97,7 +98,7 @@ fn call(name: &Ident, value: Option<&Expr>) -> syn::Result<TokenStream> {
             let variant = match value {
                 None => Ident::new("Preferred", span),
                 Some(value) => match literal(value) {
-                    Some(Lit::Bool(on)) if on.value => Ident::new("Preferred", span),
+                    Some(Lit::Bool(flag)) if flag.value => Ident::new("Preferred", span),
                     Some(Lit::Bool(_)) => Ident::new("Off", span),
                     _ => find_variant(value, &names)?,
                 },
@@ -146,13 +147,17 @@ fn literal(value: &Expr) -> Option<&Lit> {
 
 /// Checks that a literal is in `range`. Other expressions are accepted here, because the compiler
 /// checks their type.
-fn check(value: &Expr, range: std::ops::RangeInclusive<u64>, message: &str) -> syn::Result<()> {
-    let is_right = |number: &LitInt| number.base10_parse().is_ok_and(|n| range.contains(&n));
+fn check_literal(
+    value: &Expr,
+    range: std::ops::RangeInclusive<u64>,
+    message: &str,
+) -> syn::Result<()> {
+    let is_in_range = |number: &LitInt| number.base10_parse().is_ok_and(|n| range.contains(&n));
     match value {
         Expr::Unary(_) => Err(Error::new(value.span(), message)),
         _ => match literal(value) {
             None => Ok(()),
-            Some(Lit::Int(number)) if is_right(number) => Ok(()),
+            Some(Lit::Int(number)) if is_in_range(number) => Ok(()),
             Some(other) => Err(Error::new(other.span(), message)),
         },
     }

@@ -10,7 +10,7 @@ use syn::{
 };
 
 /// Suffix of the name of a synchronous function. The names of the other items omit the suffix.
-const BLOCKING: &str = "_blocking";
+const BLOCKING_SUFFIX: &str = "_blocking";
 
 /// The argument of the attribute: `TYPE = CALL`.
 struct Asynchronous {
@@ -83,11 +83,11 @@ impl Parameter {
                 "the asynchronous form has `cid` already, after the parameters of the declaration",
             ));
         }
-        let before = declared.attrs.len();
+        let attribute_count = declared.attrs.len();
         declared
             .attrs
             .retain(|attribute| !attribute.path().is_ident("buffer"));
-        let is_buffer = declared.attrs.len() < before;
+        let is_buffer = declared.attrs.len() < attribute_count;
         if is_buffer && !matches!(&*declared.ty, Type::Reference(_)) {
             return Err(Error::new_spanned(
                 declared.ty,
@@ -158,7 +158,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
     }
     let blocking = signature.ident.clone();
     let text = blocking.to_string();
-    let base = text.strip_suffix(BLOCKING).unwrap_or(&text);
+    let base = text.strip_suffix(BLOCKING_SUFFIX).unwrap_or(&text);
     let name = Ident::new(base, blocking.span());
     let asynchronous = format_ident!("{base}_async", span = blocking.span());
     let hidden = format_ident!("__{base}", span = blocking.span());
@@ -180,11 +180,11 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
         Block::into_token_stream,
     );
 
-    let listed = names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let listed = listed.join(", ");
-    let with_cid = match listed.as_str() {
+    let name_list = names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let name_list = name_list.join(", ");
+    let name_list_with_cid = match name_list.as_str() {
         "" => "cid".to_owned(),
-        listed => format!("{listed}, cid"),
+        name_list => format!("{name_list}, cid"),
     };
     let blocking_docs = insert_paragraph(
         &attributes,
@@ -205,8 +205,8 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
     let macro_docs = insert_paragraph(
         &docs,
         &format!(
-            "`{base}!({listed})` blocks the thread ([`{blocking}`](fn@{blocking})); \
-             `{base}!({with_cid})` is a future of the same result \
+            "`{base}!({name_list})` blocks the thread ([`{blocking}`](fn@{blocking})); \
+             `{base}!({name_list_with_cid})` is a future of the same result \
              ([`{asynchronous}`](fn@{asynchronous}))."
         ),
     );

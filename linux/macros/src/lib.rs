@@ -103,16 +103,16 @@ pub fn async_fn(
 
 /// Expands the attribute. On a mistake, returns the error and an empty function, so that the
 /// compiler does not also report a missing `main`.
-fn expand_or_report(arguments: TokenStream, item: TokenStream, test: bool) -> TokenStream {
+fn expand_or_report(arguments: TokenStream, item: TokenStream, is_test: bool) -> TokenStream {
     let name = syn::parse2::<ItemFn>(item.clone()).map(|function| function.sig.ident);
-    expand(arguments, item, test).unwrap_or_else(|error| {
+    expand(arguments, item, is_test).unwrap_or_else(|error| {
         let error = error.into_compile_error();
         let stub = name.ok().map(|name| quote!(fn #name() {}));
         quote!(#error #stub)
     })
 }
 
-fn expand(arguments: TokenStream, item: TokenStream, test: bool) -> syn::Result<TokenStream> {
+fn expand(arguments: TokenStream, item: TokenStream, is_test: bool) -> syn::Result<TokenStream> {
     let arguments: Arguments = syn::parse2(arguments)?;
     let ItemFn {
         attrs,
@@ -132,8 +132,8 @@ fn expand(arguments: TokenStream, item: TokenStream, test: bool) -> syn::Result<
             "this function cannot have parameters",
         ));
     }
-    let vcpus = (test && !arguments.has("vcpus")).then(|| quote!(.vcpus(1)));
-    let test_attribute = test.then(|| quote!(#[test]));
+    let vcpus = (is_test && !arguments.has("vcpus")).then(|| quote!(.vcpus(1)));
+    let test_attribute = is_test.then(|| quote!(#[test]));
     let unwrap = match &sig.output {
         syn::ReturnType::Type(_, ty) if is_result(ty) => quote!(?),
         _ => quote!(.unwrap_or_else(|error| ::core::panic!("{error}"))),

@@ -8,9 +8,9 @@ use crate::expand;
 
 const MAIN: &str = "async fn main() {}";
 
-fn expansion(arguments: &str, item: &str, test: bool) -> syn::Result<String> {
+fn expansion(arguments: &str, item: &str, is_test: bool) -> syn::Result<String> {
     let tokens = |text| TokenStream::from_str(text).unwrap();
-    expand(tokens(arguments), tokens(item), test).map(|tokens| tokens.to_string())
+    expand(tokens(arguments), tokens(item), is_test).map(|tokens| tokens.to_string())
 }
 
 /// Returns the message for these arguments, and the token at which it points.
@@ -59,14 +59,15 @@ fn each_argument_is_a_call_of_the_builder() {
         ),
         ("tokio = false", ". tokio (false)"),
     ];
-    let all = calls.map(|(argument, _)| argument.trim_end_matches(','));
-    let all = [all[0], all[2], all[3], all[8], all[10]].join(", ");
-    let all = expansion(&all, MAIN, false).unwrap();
+    // One of the cases for each argument.
+    let combined_cases = [0, 2, 3, 8, 10];
+    let combined = combined_cases.map(|n| calls[n].0).join(", ");
+    let all = expansion(&combined, MAIN, false).unwrap();
     for (argument, call) in calls {
         let alone = expansion(argument, MAIN, false).unwrap();
         assert!(alone.contains(call), "{alone}");
     }
-    for call in [0, 2, 3, 8, 10].map(|n| calls[n].1) {
+    for call in combined_cases.map(|n| calls[n].1) {
         assert!(all.contains(call), "{all}");
     }
 }
@@ -154,9 +155,9 @@ fn a_mistake_leaves_an_empty_function() {
 
 #[test]
 fn a_function_that_is_not_async_or_takes_arguments_is_refused() {
-    let says = |item| expansion("", item, false).unwrap_err().to_string();
-    assert!(says("fn main() {}").contains("`async fn`"));
-    assert!(says("async fn main(name: String) {}").contains("cannot have parameters"));
+    let message = |item| expansion("", item, false).unwrap_err().to_string();
+    assert!(message("fn main() {}").contains("`async fn`"));
+    assert!(message("async fn main(name: String) {}").contains("cannot have parameters"));
 }
 
 #[test]
@@ -249,13 +250,13 @@ fn both_forms_have_the_generic_parameters() {
 
 #[test]
 fn a_wrong_declaration_is_refused() {
-    let says = |arguments: &str, item: &str| forms(arguments, item).unwrap_err().to_string();
-    let fine = "Call = call(fd)";
-    assert!(says("", "fn f();").contains("TYPE = CALL"));
-    assert!(says("Call", "fn f();").contains("expected `=`"));
-    assert!(says(fine, "async fn f() {}").contains("synchronous form"));
-    assert!(says(fine, "fn f(&self);").contains("`self` parameter"));
-    assert!(says(fine, "fn f((a, b): (u8, u8));").contains("plain name"));
-    assert!(says(fine, "fn f(cid: u64);").contains("`cid` already"));
-    assert!(says(fine, "fn f(#[buffer] bytes: Vec<u8>);").contains("a slice"));
+    let message = |arguments: &str, item: &str| forms(arguments, item).unwrap_err().to_string();
+    let valid = "Call = call(fd)";
+    assert!(message("", "fn f();").contains("TYPE = CALL"));
+    assert!(message("Call", "fn f();").contains("expected `=`"));
+    assert!(message(valid, "async fn f() {}").contains("synchronous form"));
+    assert!(message(valid, "fn f(&self);").contains("`self` parameter"));
+    assert!(message(valid, "fn f((a, b): (u8, u8));").contains("plain name"));
+    assert!(message(valid, "fn f(cid: u64);").contains("`cid` already"));
+    assert!(message(valid, "fn f(#[buffer] bytes: Vec<u8>);").contains("a slice"));
 }

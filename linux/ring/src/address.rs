@@ -88,7 +88,8 @@ impl Address {
         Ok(address)
     }
 
-    /// Copies an address from the kernel's layout; `None` if `bytes` is longer than any address.
+    /// Copies an address from the kernel's layout. Returns `None` if `bytes` is longer than any
+    /// address.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut address = Self::unset();
         if bytes.len() > size_of_val(&address.storage) {

@@ -10,6 +10,7 @@ use crate::slot::Slot;
 use std::cell::Cell;
 use std::ptr;
 
+/// Number of levels of urgency.
 pub(crate) const LEVELS: usize = 64;
 
 pub(crate) struct SlotQueue {

@@ -239,16 +239,16 @@ mod tests {
 
     /// A buffer whose clones are shorter than the original, as the contract of `IoBuf` allows.
     #[derive(Debug)]
-    struct Shrinks(Vec<u8>);
+    struct ShrinkingBuffer(Vec<u8>);
 
-    impl Clone for Shrinks {
+    impl Clone for ShrinkingBuffer {
         fn clone(&self) -> Self {
             Self(Vec::new())
         }
     }
 
     // SAFETY: forwarded to the vector.
-    unsafe impl IoBuf for Shrinks {
+    unsafe impl IoBuf for ShrinkingBuffer {
         fn io_ptr(&self) -> *const u8 {
             self.0.io_ptr()
         }
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "within the buffer")]
     fn cloning_a_part_panics_if_the_clone_of_the_whole_is_too_short() {
-        let part = Shrinks(vec![7; 100]).slice(10..90);
+        let part = ShrinkingBuffer(vec![7; 100]).slice(10..90);
         let clone = part.clone();
         assert!(clone.io_len() <= clone.into_inner().io_len());
     }

@@ -70,9 +70,9 @@ impl Consumer {
                 }
                 continue;
             }
-            let waited = self.slot().wait(cx.waker(), &mut fresh, is_owner);
+            let wait = self.slot().wait(cx.waker(), &mut fresh, is_owner);
             drop(in_use);
-            match waited {
+            match wait {
                 Wait::Waiting => return Poll::Pending,
                 Wait::Ready => {}
                 Wait::Busy => {
@@ -90,8 +90,8 @@ impl Consumer {
             // Reverse the list, which is newest first.
             let mut event = self.slot().inbox.take(is_owner).cast_const();
             // SAFETY: events taken out of the inbox belong to the consumer, so they are alive.
-            while let Some(at) = unsafe { event.as_ref() } {
-                let next = at.next.replace(self.unread);
+            while let Some(current) = unsafe { event.as_ref() } {
+                let next = current.next.replace(self.unread);
                 self.unread = event;
                 event = next;
             }
@@ -109,6 +109,7 @@ impl Consumer {
         Some(event)
     }
 
+    /// Requests further events, after the stream has stopped. Returns an errno if the ring is gone.
     pub(crate) fn request(&self) -> Result<(), i32> {
         let (slot, shared) = (self.slot(), self.shared());
         let _use = shared.begin_use();
@@ -121,6 +122,7 @@ impl Consumer {
             .map_err(|_| libc::ECANCELED)
     }
 
+    /// Gives back the slot of an event.
     #[inline]
     pub(crate) fn free(&self, event: NonNull<Slot>) {
         let shared = self.shared();
@@ -147,15 +149,15 @@ impl Consumer {
         let (slot, stream) = unsafe { (slot.as_ref(), stream_of(slot.as_ref())) };
         for mut event in [stream.unread.get(), slot.inbox.take(false).cast_const()] {
             // SAFETY: as above.
-            while let Some(at) = unsafe { event.as_ref() } {
-                event = at.next.get();
+            while let Some(current) = unsafe { event.as_ref() } {
+                event = current.next.get();
                 // SAFETY: the ring is gone, so the event belongs to the handle that is released.
-                drop(unsafe { take_unpooled(at) });
-                if cqueue::buffer_select(at.flags.get()).is_some() {
+                drop(unsafe { take_unpooled(current) });
+                if cqueue::buffer_select(current.flags.get()).is_some() {
                     // SAFETY: an event with a buffer is a handle of its own, which ends here.
                     unsafe { Shared::leave(shared) };
                 } else if slot.kind.get() == Kind::Accept {
-                    discard_connection(at.result.get());
+                    discard_connection(current.result.get());
                 }
             }
         }

@@ -54,7 +54,7 @@ fn max_copies() -> u32 {
     if is_on_one_cpu { 1 } else { 2 }
 }
 
-/// If no copy ends for this time, the held copies are released.
+/// Time without the end of a copy after which the held copies are released.
 const HOLD_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct CopyLimit {
@@ -112,10 +112,10 @@ impl Driver {
 
     fn fits(&self, slot: &Slot) -> bool {
         let copy_limit = &self.copy_limit;
-        let after = copy_limit.bytes.get() + u64::from(slot.bytes.get());
+        let total_bytes = copy_limit.bytes.get() + u64::from(slot.bytes.get());
         let more_urgent = (1 << slot.level.get()) - 1;
         copy_limit.copies.get() < copy_limit.max_copies
-            || after <= MAX_COPY_BYTES
+            || total_bytes <= MAX_COPY_BYTES
             || self.in_flight.bitmap() & more_urgent == 0
     }
 

@@ -18,12 +18,13 @@ use std::task::{Context, Poll, ready};
 
 /// Bytes that are reserved for the sender's address, enough for every address family.
 const NAME: usize = size_of::<libc::sockaddr_storage>();
+/// Bytes of the header that the kernel writes before the address.
 const HEADER: usize = 16;
 
 /// A datagram in one of the ring's buffers.
 #[derive(Debug)]
 pub struct Datagram {
-    /// The data. Its buffer returns to the ring when it is dropped.
+    /// The data. Dropping the data returns its buffer to the ring.
     pub data: RecvBuf,
     /// The sender's address; its family is `AF_UNSPEC` if senders have no address.
     pub from: Address,

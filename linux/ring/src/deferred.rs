@@ -78,8 +78,8 @@ pub(crate) struct DeferredCalls {
     has_calls: Cell<bool>,
 }
 
-/// Which wakers are deferred. A thread saves this rule before it stands in for the owner, and
-/// restores it afterwards.
+/// The rule that decides which wakers are deferred. A thread saves this rule before it stands in
+/// for the owner, and restores it afterwards.
 pub(crate) struct WakerRule(*const RawWakerVTable, bool);
 
 impl DeferredCalls {

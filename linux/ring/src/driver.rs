@@ -57,15 +57,17 @@ impl Cancels {
     }
 }
 
-/// The level whose pool is made together with the ring, the default level of a runtime.
-const FIRST_POOL: u8 = 32;
+/// The level whose pool is made together with the ring: the default level of a runtime.
+const FIRST_POOL_LEVEL: u8 = 32;
 
 pub(crate) struct Driver {
     pub(crate) backend: Backend,
     pub(crate) slab: Slab,
     pub(crate) pools: Pools,
     pub(crate) mail: Arc<Mailbox>,
+    /// Streams that wait until a buffer is returned.
     pub(crate) starved: Backlog,
+    /// Operations and streams that wait for room in the submission queue.
     pub(crate) backlog: Backlog,
     pub(crate) copy_limit: CopyLimit,
     pub(crate) cancels: Cancels,
@@ -75,8 +77,10 @@ pub(crate) struct Driver {
     pub(crate) orphans: Cell<usize>,
     /// Number of handles alive, including the ring itself. Valid until the mailbox closes.
     pub(crate) handles: Cell<usize>,
+    /// Set when the ring has begun to shut down.
     pub(crate) closing: Cell<bool>,
     pub(crate) deferred: DeferredCalls,
+    /// Set while the poll of the mailbox's eventfd is armed.
     pub(crate) watching: Cell<bool>,
     pub(crate) fetch_limit: usize,
     pub(crate) recv_window: u32,
@@ -90,7 +94,7 @@ impl Driver {
         let pools = Pools::new(config.buffers, config.buffer_size);
         // One pool is made now, so that `Ring::new` fails if the kernel or a limit forbids pools.
         if config.buffers != 0
-            && let Err(error) = pools.provide(FIRST_POOL, &backend)
+            && let Err(error) = pools.provide(FIRST_POOL_LEVEL, &backend)
         {
             // SAFETY: nothing is in flight, and this is the last use of `backend`.
             unsafe { backend.close() };
@@ -342,8 +346,9 @@ mod tests {
     use super::*;
     use crate::remote::Kick;
 
-    /// The completions come from the kernel when the slot has a new occupant already. The driver
-    /// must count them as stale, and leave the occupant alone.
+    /// The first completion carries an earlier generation of a slot that is occupied again, and the
+    /// second an index that no slot has. The driver must count both as stale, and leave the new
+    /// occupant alone.
     #[test]
     fn a_completion_of_another_generation_is_counted_and_ignored() {
         let kick = Arc::new(Kick::new().unwrap());
@@ -352,23 +357,23 @@ mod tests {
             .start(crate::op::Nop::new(), 0)
             .map_err(drop)
             .unwrap();
-        let old = first.user_data();
+        let stale_user_data = first.user_data();
         driver.submit().unwrap();
         driver.reap();
         driver.dispose(first);
         let poll =
             crate::op::PollAdd::new(crate::Fd::new(std::fs::File::open("/dev/null").unwrap()), 0);
         let second = driver.start(poll, 0).map_err(drop).unwrap();
-        assert_eq!(second.user_data() as u32, old as u32);
-        for late in [old, u64::from(u32::MAX >> 1)] {
-            let entry = opcode::Nop::new().build().user_data(late);
+        assert_eq!(second.user_data() as u32, stale_user_data as u32);
+        for user_data in [stale_user_data, u64::from(u32::MAX >> 1)] {
+            let entry = opcode::Nop::new().build().user_data(user_data);
             // SAFETY: the entry has no pointers, so no memory must stay valid.
             assert!(unsafe { driver.backend.push(&entry, 0) });
         }
         driver.submit().unwrap();
         driver.reap();
         assert_eq!(driver.stats().stale, 2);
-        assert_ne!(second.generation.get(), (old >> 32) as u32);
+        assert_ne!(second.generation.get(), (stale_user_data >> 32) as u32);
         driver.begin_shutdown();
         let mut round = 0;
         while !driver.is_idle() {

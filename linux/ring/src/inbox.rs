@@ -230,13 +230,13 @@ mod models {
         fn produce(&self, index: usize, value: u32) {
             let node = &self.nodes[index];
             node.value.set(value);
-            let woken = self.inbox.push(
+            let waker = self.inbox.push(
                 ptr::from_ref(node).cast_mut(),
                 |next| node.next.set(next),
                 // SAFETY: in CLAIMED the cell belongs to the producer, so no other thread uses it.
                 || self.waker.with_mut(|cell| unsafe { (*cell).take() }),
             );
-            if let Some(waker) = woken {
+            if let Some(waker) = waker {
                 waker.wake();
             }
         }

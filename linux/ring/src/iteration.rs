@@ -26,8 +26,8 @@ impl Driver {
     /// then.
     #[inline]
     fn flush(&self) -> bool {
-        let waits = self.cancels.len() + self.starved.len() + self.backlog.len();
-        (waits != 0 || !self.watching.get()) && self.flush_all()
+        let waiting = self.cancels.len() + self.starved.len() + self.backlog.len();
+        (waiting != 0 || !self.watching.get()) && self.flush_all()
     }
 
     #[inline(never)]
@@ -130,9 +130,9 @@ impl Driver {
             let fetch = uring.owes_completions();
             if uring.pending() == 0 {
                 let unread = uring.unread();
-                // The flag may stay set although everything has been fetched, presumably because a
-                // completion arrived during the fetch. Then no enter brings more until the next
-                // arrival.
+                // `owes_completions` may stay true although everything has been fetched, presumably
+                // because a completion arrived during the fetch. Then no enter brings more until
+                // the next arrival.
                 if !fetch || unread >= self.fetch_limit || fetched == Some(unread) {
                     return Ok(());
                 }
@@ -165,16 +165,16 @@ impl Driver {
             let enters = self.backend.pending() != 0 || self.backend.owes_completions();
             if enters {
                 let entered = self.backend.hand_over_and_fetch();
-                // Try again if the kernel wants its completions reaped, or if the issuer has not
-                // answered in time.
+                // Try again if the kernel wants its completions reaped, or if the thread that made
+                // the ring has not made the system call in time.
                 if entered.map(drop).or_else(Self::ignore_transient).is_err() {
                     break;
                 }
             }
-            let more = self.reap();
-            read += more;
-            if !enters && more == 0 {
-                // The rest cannot be cancelled, or belongs to another ring.
+            let reaped = self.reap();
+            read += reaped;
+            if !enters && reaped == 0 {
+                // The remaining operations cannot be cancelled, or belong to another ring.
                 break;
             }
         }
@@ -182,7 +182,7 @@ impl Driver {
     }
 
     /// Does the part of a hand-over that any thread can do. Returns true if an enter by the issuer
-    /// is due.
+    /// (the thread that made the ring) is due.
     pub(crate) fn publish(&self) -> bool {
         self.flush();
         self.backend.publish()
@@ -201,8 +201,8 @@ impl Driver {
         if self.backend.has_overflowed() {
             count(&self.counters.overflows);
         }
-        let want = u32::from(block && !self.is_feed_due() && !completed);
-        match self.backend.enter_and_wait(want, timeout) {
+        let min_completions = u32::from(block && !self.is_feed_due() && !completed);
+        match self.backend.enter_and_wait(min_completions, timeout) {
             Ok(_) => Ok(()),
             Err(error) => Self::ignore_transient(error),
         }

@@ -128,14 +128,14 @@ impl Mailbox {
         self.lock().starved = starved;
     }
 
-    /// If the mailbox is empty, calls `last` with the lock held, closes the mailbox and returns
+    /// If the mailbox is empty, calls `on_close` with the lock held, closes the mailbox and returns
     /// true. Owner only.
-    pub(crate) fn close(&self, last: impl FnOnce()) -> bool {
+    pub(crate) fn close(&self, on_close: impl FnOnce()) -> bool {
         let mut state = self.lock();
         if !state.messages.is_empty() {
             return false;
         }
-        last();
+        on_close();
         state.closed = true;
         true
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Queued ──run──► Running ──call returns──► posted: result of the call
-//!     └──── cancelled, or dropped by the pool ────► posted: ECANCELED
+//!     └──── cancelled, or dropped unrun ──────────► posted: ECANCELED
 //! ```
 //!
 //! Cancelling does not interrupt a running call, which ends when the kernel ends it. The memory
@@ -41,14 +41,14 @@ impl Offload for ThreadPerCall {
 /// Makes the call of `job` on a thread that `start` starts, or on this thread if `start` fails.
 fn start_or_make(mut job: Job, start: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>) {
     if let Some(call) = job.0.take() {
-        let own = call.clone();
+        let fallback = call.clone();
         if start(Box::new(move || call.make())).is_err() {
-            own.make();
+            fallback.make();
         }
     }
 }
 
-/// A call that blocks.
+/// A call that may block, to be made once.
 pub struct Job(Option<Arc<Call>>);
 
 impl Job {
@@ -151,12 +151,12 @@ impl Posts {
     /// Posts a result, from any thread. Only the first result since the last
     /// [`take`](Self::take) writes to the eventfd.
     fn post(&self, user_data: u64, result: i32) {
-        let first = {
+        let is_first = {
             let mut results = self.results();
             results.push((user_data, result));
             results.len() == 1
         };
-        if first {
+        if is_first {
             epoll::signal(&self.eventfd);
         }
     }
@@ -175,7 +175,7 @@ mod tests {
     use io_uring::{opcode, types};
 
     #[test]
-    fn a_call_is_made_here_if_no_thread_can_be_started() {
+    fn the_caller_makes_the_call_if_no_thread_can_be_started() {
         let posts = Arc::new(Posts::new().unwrap());
         let entry = opcode::Fsync::new(types::Fd(-1)).build().user_data(7);
         let call = Call::new(Sqe::from_entry(&entry), &posts);

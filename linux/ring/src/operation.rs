@@ -4,8 +4,9 @@
 use io_uring::squeue::Entry;
 use std::marker::PhantomData;
 
-/// Bytes of an operation that fits into its slot; larger ones are boxed.
-pub(crate) const INLINE: usize = 64;
+/// Size in bytes of a slot's payload, which is also its alignment. An operation that does not fit
+/// is boxed.
+pub(crate) const PAYLOAD_BYTES: usize = 64;
 
 /// A request to the kernel, with all the memory and descriptors that it refers to.
 ///
@@ -81,7 +82,7 @@ impl<T: Operation> Drop for Complete<T> {
 pub(crate) struct Stored<T>(PhantomData<T>);
 
 impl<T: Operation> Stored<T> {
-    const INLINE: bool = size_of::<T>() <= INLINE && align_of::<T>() <= INLINE;
+    const IS_INLINE: bool = size_of::<T>() <= PAYLOAD_BYTES && align_of::<T>() <= PAYLOAD_BYTES;
 
     pub(crate) const TABLE: &'static Table = &Table {
         entry: |payload| {
@@ -111,10 +112,10 @@ impl<T: Operation> Stored<T> {
     /// `payload` points to a free payload.
     #[inline]
     pub(crate) unsafe fn put(payload: *mut u8, value: T) {
-        // SAFETY: the payload is free, and large and aligned enough for the value (INLINE) or for a
-        // pointer.
+        // SAFETY: the payload is free, and large and aligned enough for the value (IS_INLINE) or
+        // for a pointer.
         unsafe {
-            if Self::INLINE {
+            if Self::IS_INLINE {
                 payload.cast::<T>().write(value);
             } else {
                 payload
@@ -130,7 +131,7 @@ impl<T: Operation> Stored<T> {
     /// `payload` holds a `T` put there by [`put`](Self::put).
     #[inline]
     pub(crate) unsafe fn value_ptr(payload: *mut u8) -> *mut T {
-        if Self::INLINE {
+        if Self::IS_INLINE {
             payload.cast()
         } else {
             // SAFETY: the payload holds the pointer that `put` stored.
@@ -146,7 +147,7 @@ impl<T: Operation> Stored<T> {
     pub(crate) unsafe fn take(payload: *mut u8) -> T {
         // SAFETY: the caller upholds the requirements of this call.
         unsafe {
-            if Self::INLINE {
+            if Self::IS_INLINE {
                 payload.cast::<T>().read()
             } else {
                 *Box::from_raw(payload.cast::<*mut T>().read())

@@ -40,6 +40,8 @@ pub trait Proxy: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(pub(crate) usize);
 
+/// A use in progress. `begin` calls the hook that precedes the use; dropping the value calls the
+/// hook that follows the use.
 pub(crate) struct InUse(Option<UseHooks>);
 
 impl InUse {

@@ -65,9 +65,9 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns the distance from one buffer to the next, which is a cache line more than the size of a
-/// buffer. Otherwise, if buffers had whole pages, the first bytes of all buffers would share a few
-/// sets of each cache.
+/// Returns the distance in bytes from one buffer to the next, which is a cache line more than the
+/// size of a buffer. Without the extra line, the first bytes of all buffers that consist of whole
+/// pages would share a few sets of each cache.
 #[inline]
 fn stride(size: u32) -> usize {
     size as usize + 64

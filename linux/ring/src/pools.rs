@@ -52,8 +52,8 @@ impl Pools {
             // SAFETY: the memory stays valid until it is unregistered or the backend is closed,
             // because the pool lives as long as the driver, which does either first.
             unsafe { backend.register_buffers(pool.address(), self.entries, group(level))? };
-            let made = cell.set(pool);
-            debug_assert!(made.is_ok(), "one thread makes the pools");
+            let result = cell.set(pool);
+            debug_assert!(result.is_ok(), "one thread makes the pools");
         }
         Ok(())
     }

@@ -29,11 +29,11 @@ pub fn ring() -> io::Result<()> {
     let (mut ring, _) = build(&config)?;
     let pool = Pool::new(2, 64).map_err(|error| explain("cannot map receive buffers", &error))?;
     // SAFETY: the pool outlives the instance, which is closed first.
-    let lent = unsafe {
+    let result = unsafe {
         ring.submitter()
             .register_buf_ring_with_flags(pool.address(), 2, 0, 0)
     };
-    lent.map_err(|error| match error.raw_os_error() {
+    result.map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => missing_feature("buffer rings (Linux 5.19)"),
         _ => explain("cannot register receive buffers", &error),
     })?;
@@ -56,12 +56,12 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
         return Err(missing_feature("multishot receives (Linux 6.0)"));
     }
     let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
-    let mut ended = [
+    let mut completions = [
         submit_and_wait(ring, &cancel.user_data(CANCEL))?,
         next(ring)?,
     ];
-    ended.sort_by_key(cqueue::Entry::user_data);
-    let [receive, cancel] = ended;
+    completions.sort_by_key(cqueue::Entry::user_data);
+    let [receive, cancel] = completions;
     if cancel.result() < 0 || receive.result() != -libc::ECANCELED {
         return Err(missing_feature(
             "cancellation of all operations (Linux 5.19)",

@@ -61,24 +61,25 @@ impl RecvMulti {
             }
             Poll::Ready(Ok(event)) => event,
         };
-        // SAFETY: the event belongs to this stream; its pool was made before it and lives as long
-        // as the shared memory.
-        let (at, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
+        // SAFETY: the event belongs to this stream. The pool of the event was made before the event
+        // and lives as long as the shared memory.
+        let (event_slot, shared) = unsafe { (event.as_ref(), consumer.shared.as_ref()) };
         // SAFETY: the event belongs to this stream.
-        if let Some(unpooled) = unsafe { take_unpooled(at) } {
+        if let Some(unpooled) = unsafe { take_unpooled(event_slot) } {
             consumer.free(event);
             return Poll::Ready(Ok(RecvBuf::unpooled(unpooled)));
         }
-        let buffer = cqueue::buffer_select(at.flags.get());
-        if let (Some(id), Some(pool)) = (buffer, shared.driver.pools.get(at.level.get())) {
+        let buffer = cqueue::buffer_select(event_slot.flags.get());
+        let pool = shared.driver.pools.get(event_slot.level.get());
+        if let (Some(id), Some(pool)) = (buffer, pool) {
             return Poll::Ready(Ok(RecvBuf {
                 handle: Some((event, consumer.shared)),
                 unpooled: None,
                 data: pool.buffer(id),
-                length: at.result.get().max(0) as usize,
+                length: event_slot.result.get().max(0) as usize,
             }));
         }
-        let result = at.result.get();
+        let result = event_slot.result.get();
         consumer.free(event);
         self.state = if result < 0 {
             State::Failed(-result)

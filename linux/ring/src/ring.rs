@@ -44,7 +44,7 @@ use std::{fmt, io};
 pub struct Ring {
     shared: NonNull<Shared>,
     kick: Arc<Kick>,
-    _stays: PhantomData<*mut ()>,
+    _not_send: PhantomData<*mut ()>,
 }
 
 impl Ring {
@@ -63,7 +63,7 @@ impl Ring {
         Ok(Ring {
             shared: Shared::new(&config, kick.clone())?,
             kick,
-            _stays: PhantomData,
+            _not_send: PhantomData,
         })
     }
 
@@ -183,12 +183,12 @@ impl Ring {
     /// Those of `io_uring_enter` that a retry does not cure.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
         let shared = self.shared();
-        let willing = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
-        let block = willing && self.kick.sleep_state.sleep() == Sleep::Block;
+        let may_block = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
+        let block = may_block && self.kick.sleep_state.sleep() == Sleep::Block;
         // Read the mail only after the sleep state is SLEEPING: messages posted later kick the
         // ring. Reading mail may run user code that creates work, so do not block then.
-        let mail = shared.read_mail();
-        let result = shared.driver.wait(block && !mail, timeout);
+        let has_read_mail = shared.read_mail();
+        let result = shared.driver.wait(block && !has_read_mail, timeout);
         if block {
             self.kick.sleep_state.awake();
         }

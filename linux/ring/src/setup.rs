@@ -36,9 +36,10 @@ impl fmt::Display for SetupError {
 
 impl error::Error for SetupError {}
 
-/// Returns advice on `errno`, given the value of `/proc/sys/kernel/io_uring_disabled` if it exists.
-pub(crate) fn advice(errno: i32, disabled: Option<u8>) -> &'static str {
-    match (errno, disabled) {
+/// Returns advice on `errno`. `io_uring_disabled` is the value of the sysctl
+/// `kernel.io_uring_disabled`, if it exists.
+pub(crate) fn advice(errno: i32, io_uring_disabled: Option<u8>) -> &'static str {
+    match (errno, io_uring_disabled) {
         (libc::EPERM, Some(2..)) => {
             "io_uring is switched off on this machine; run `sysctl -w kernel.io_uring_disabled=0` as root"
         }
@@ -104,10 +105,10 @@ pub(crate) fn explain(failure: &'static str, error: &io::Error) -> io::Error {
 
 /// Returns the error number of an error that [`explain`] or a system call returned.
 pub(crate) fn errno_of(error: &io::Error) -> i32 {
-    let explained = error
+    let setup_error = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<SetupError>());
-    explained
+    setup_error
         .map(SetupError::errno)
         .or(error.raw_os_error())
         .unwrap_or(libc::ENOMEM)
@@ -184,9 +185,9 @@ mod tests {
             (libc::ENFILE, None, "fs.file-max"),
             (libc::EINVAL, None, "Linux 6.0"),
         ];
-        for (errno, disabled, word) in cases {
+        for (errno, disabled, part) in cases {
             let text = advice(errno, disabled);
-            assert!(text.contains(word), "{errno} {disabled:?}: {text}");
+            assert!(text.contains(part), "{errno} {disabled:?}: {text}");
         }
     }
 

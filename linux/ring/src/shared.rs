@@ -136,11 +136,11 @@ impl Shared {
     /// load. Owner only.
     #[inline]
     pub(crate) fn read_mail(&self) -> bool {
-        let mail = self.mail.has_mail();
-        if mail {
+        let has_mail = self.mail.has_mail();
+        if has_mail {
             self.read_messages();
         }
-        mail
+        has_mail
     }
 
     #[cold]
@@ -224,12 +224,12 @@ impl Shared {
             // Leak the ring, because its buffers may stay in flight forever and must not be freed.
             return;
         }
-        let freeze = || {
+        let freeze_handle_count = || {
             shared
                 .references
                 .store(shared.driver.handles.get(), Ordering::Relaxed);
         };
-        while !shared.mail.close(freeze) {
+        while !shared.mail.close(freeze_handle_count) {
             shared.read_messages();
         }
         shared.owner.store(0, Ordering::Relaxed);

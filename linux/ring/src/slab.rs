@@ -10,7 +10,8 @@ use crate::slot::{Slot, SlotState};
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::{self, NonNull};
 
-const CHUNK: usize = 256;
+/// Number of slots in a chunk.
+const CHUNK_SLOTS: usize = 256;
 
 pub(crate) struct Slab {
     chunks: UnsafeCell<Vec<NonNull<[Slot]>>>,
@@ -55,9 +56,10 @@ impl Slab {
         // SAFETY: this is the only reference, because only the owner calls this, and no user code
         // runs while the reference lives.
         let chunks = unsafe { &mut *self.chunks.get() };
-        let base = chunks.len() * CHUNK;
+        let first = chunks.len() * CHUNK_SLOTS;
         // The largest number that the configuration allows is far below the reserved indices.
-        let chunk: Box<[Slot]> = (base..base + CHUNK).map(|i| Slot::new(i as u32)).collect();
+        let indices = first..first + CHUNK_SLOTS;
+        let chunk: Box<[Slot]> = indices.map(|i| Slot::new(i as u32)).collect();
         // From here on a raw pointer, because handles keep pointers into the chunk. `drop` frees
         // the chunk.
         let chunk = NonNull::from(Box::leak(chunk));
@@ -88,9 +90,9 @@ impl Slab {
         // SAFETY: only the owner calls this, so no reference from `grow` exists at the same time.
         let chunks = unsafe { &*self.chunks.get() };
         let index = index as usize;
-        let chunk = chunks.get(index / CHUNK)?;
+        let chunk = chunks.get(index / CHUNK_SLOTS)?;
         // SAFETY: chunks live as long as `self`, so the pointer is valid.
-        Some(&unsafe { chunk.as_ref() }[index % CHUNK])
+        Some(&unsafe { chunk.as_ref() }[index % CHUNK_SLOTS])
     }
 
     pub(crate) fn used(&self) -> u32 {
@@ -119,12 +121,12 @@ mod tests {
         let second = slab.take().unwrap();
         second.state.set(SlotState::Done);
         assert!(slab.take().is_none());
-        let before = first.user_data();
+        let old_user_data = first.user_data();
         slab.give_back(first);
-        let again = slab.take().unwrap();
-        assert!(ptr::eq(first, again));
-        assert_ne!(before, again.user_data());
-        assert_eq!(before as u32, again.user_data() as u32);
+        let reused = slab.take().unwrap();
+        assert!(ptr::eq(first, reused));
+        assert_ne!(old_user_data, reused.user_data());
+        assert_eq!(old_user_data as u32, reused.user_data() as u32);
     }
 
     #[test]

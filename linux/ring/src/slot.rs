@@ -15,7 +15,7 @@
 //! | `generation`, `index`, `table` | read only, as long as the handle lives |
 
 use crate::inbox::{Inbox, Registered, Withdrawn};
-use crate::operation::{INLINE, Table};
+use crate::operation::{PAYLOAD_BYTES, Table};
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -55,15 +55,16 @@ pub(crate) const CANCELLED: u8 = 2;
 /// Mark of a slot whose copy is counted; see `copy_limit.rs`.
 pub(crate) const COPY: u8 = 4;
 
-/// `user_data` of the timeout of held copies. This value and the next two are reserved, because no
-/// slot has an index that high.
+/// `user_data` of the timeout of held copies. This value and the next two belong to no slot,
+/// because no slot has an index that high.
 pub(crate) const HOLD_TIMER: u64 = u64::MAX - 2;
+/// `user_data` of the poll of the eventfd by which other threads wake the ring's thread.
 pub(crate) const KICK: u64 = u64::MAX - 1;
 /// `user_data` of cancellations, whose results do not matter.
 pub(crate) const CANCEL: u64 = u64::MAX;
 
 #[repr(C, align(64))]
-struct Payload(UnsafeCell<MaybeUninit<[u8; INLINE]>>);
+struct Payload(UnsafeCell<MaybeUninit<[u8; PAYLOAD_BYTES]>>);
 
 #[repr(C, align(64))]
 pub(crate) struct Slot {
@@ -163,12 +164,13 @@ impl Slot {
         self.inbox.is_empty().then(|| waker.clone())
     }
 
-    /// Registers `waker`, by its clone in `fresh`, for the next delivery. Afterwards `fresh` may
-    /// hold another waker, which the caller drops. `is_owner` is set on the ring's thread.
+    /// Registers `waker` for the next delivery; `clone` contains a clone of it, if the caller has
+    /// made one. Afterwards `clone` may contain another waker, which the caller drops. `is_owner`
+    /// is set on the ring's thread.
     ///
     /// Runs no user code, because user code might deliver to this slot.
     #[inline]
-    pub(crate) fn wait(&self, waker: &Waker, fresh: &mut Option<Waker>, is_owner: bool) -> Wait {
+    pub(crate) fn wait(&self, waker: &Waker, clone: &mut Option<Waker>, is_owner: bool) -> Wait {
         match self.inbox.withdraw(is_owner) {
             Withdrawn::Ready => return Wait::Ready,
             Withdrawn::Busy => return Wait::Busy,
@@ -178,11 +180,11 @@ impl Slot {
         // reference.
         let cell = unsafe { &mut *self.waker.get() };
         if !cell.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            let Some(new) = fresh.take() else {
+            let Some(new) = clone.take() else {
                 return Wait::NeedsClone;
             };
             // The caller drops the old waker.
-            *fresh = cell.replace(new);
+            *clone = cell.replace(new);
         }
         match self.inbox.register(is_owner) {
             Registered::Waiting => Wait::Waiting,

@@ -220,14 +220,14 @@ impl Driver {
         {
             pool.count_taken();
         }
-        let last = !cqueue::more(flags);
-        if last {
+        let is_last = !cqueue::more(flags);
+        if is_last {
             self.in_flight.end(slot.level.get());
             slot.state.set(SlotState::Idle);
         }
         if slot.has_mark(ORPHAN) {
             self.discard(slot, result, buffer);
-            if last {
+            if is_last {
                 self.dispose(slot);
             } else {
                 // Cancel once more, because the kernel may miss an operation that is busy.
@@ -236,18 +236,18 @@ impl Driver {
             }
             return;
         }
-        let data = match slot.kind.get() {
+        let has_data = match slot.kind.get() {
             Kind::Recv => result > 0,
             Kind::Accept | Kind::Once => result >= 0,
         };
         // SAFETY: the slot holds a stream that is alive, because the slot is no orphan.
         let unpooled = unsafe { stream_of(slot) }.unpooled.take();
         let mut waker = None;
-        if data && let Some(mut unpooled) = unpooled {
+        if has_data && let Some(mut unpooled) = unpooled {
             // SAFETY: the kernel has initialised the first `result` bytes.
             unsafe { unpooled.0.set_len(result as usize) };
             waker = self.deliver(slot, result, 0, Some(unpooled));
-        } else if data {
+        } else if has_data {
             if buffer.is_some() {
                 // The event becomes a `RecvBuf`, a handle of its own.
                 self.handles.set(self.handles.get() + 1);
@@ -256,19 +256,19 @@ impl Driver {
         } else if let Some(id) = buffer.take() {
             self.recycle(slot.level.get(), id);
         }
-        if last {
+        if is_last {
             slot.unmark(CANCELLED);
-            let starved = result == -libc::ENOBUFS && slot.kind.get() == Kind::Recv;
-            if starved {
+            let is_starved = result == -libc::ENOBUFS && slot.kind.get() == Kind::Recv;
+            if is_starved {
                 count(&self.counters.enobufs);
             }
-            let resumes = data || starved || result == -libc::ECANCELED;
-            let more = if resumes && self.closing.get() {
+            let resumes = has_data || is_starved || result == -libc::ECANCELED;
+            let second_waker = if resumes && self.closing.get() {
                 self.deliver(slot, -libc::ECANCELED, 0, None)
-            } else if resumes && (self.is_behind(slot) || (starved && self.has_unread(slot))) {
+            } else if resumes && (self.is_behind(slot) || (is_starved && self.has_unread(slot))) {
                 count(&self.counters.stalled);
                 self.deliver(slot, STALLED, 0, None)
-            } else if starved {
+            } else if is_starved {
                 self.starve(slot);
                 None
             } else if resumes {
@@ -277,17 +277,17 @@ impl Driver {
             } else {
                 self.deliver(slot, result, 0, None)
             };
-            waker = waker.or(more);
+            waker = waker.or(second_waker);
         } else if self.is_behind(slot) {
             self.cancel(slot);
         }
-        // Last, since user code may run, and may even end this stream.
+        // The wake comes last, because it may run user code, which may even end this stream.
         if let Some(waker) = waker {
             self.wake(slot.level.get(), waker);
         }
     }
 
-    fn unread(&self, slot: &Slot) -> u32 {
+    fn unread_count(&self, slot: &Slot) -> u32 {
         // SAFETY: the slot holds a stream that is alive, because the slot is no orphan or its last
         // completion is being handled.
         let stream = unsafe { stream_of(slot) };
@@ -299,12 +299,12 @@ impl Driver {
     /// datagrams, because they must not wait for their consumer. Otherwise the socket's queue would
     /// overflow and lose datagrams.
     fn has_unread(&self, slot: &Slot) -> bool {
-        // SAFETY: as in `unread`.
-        unsafe { stream_of(slot) }.message.is_none() && self.unread(slot) > 0
+        // SAFETY: as in `unread_count`.
+        unsafe { stream_of(slot) }.message.is_none() && self.unread_count(slot) > 0
     }
 
     fn is_behind(&self, slot: &Slot) -> bool {
-        self.unread(slot)
+        self.unread_count(slot)
             >= match slot.kind.get() {
                 Kind::Recv => self.recv_window,
                 Kind::Accept | Kind::Once => self.accept_window,
@@ -315,7 +315,7 @@ impl Driver {
     /// for one.
     #[cold]
     fn starve(&self, slot: &Slot) {
-        // SAFETY: as in `unread`.
+        // SAFETY: as in `unread_count`.
         let stream = unsafe { stream_of(slot) };
         if stream.message.is_none() {
             count(&self.counters.unpooled);
@@ -398,7 +398,7 @@ impl Driver {
         flags: u32,
         unpooled: Option<Box<UnpooledBuffer>>,
     ) -> Option<Waker> {
-        // SAFETY: as in `unread`.
+        // SAFETY: as in `unread_count`.
         let stream = unsafe { stream_of(slot) };
         stream.pushed.set(stream.pushed.get().wrapping_add(1));
         let event = self.slab.take_event();

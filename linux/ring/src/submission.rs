@@ -155,7 +155,7 @@ impl<T> Drop for Submission<T> {
         if slot_ref.inbox.has_arrived() {
             // The operation is dropped outside of all uses, and the slot freed even if that panics.
             let dispose = slot_ref.table.get().dispose;
-            let disposed = catch_unwind(AssertUnwindSafe(|| {
+            let result = catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: the operation is complete, so its payload belongs to this handle.
                 unsafe {
                     dispose(
@@ -167,7 +167,7 @@ impl<T> Drop for Submission<T> {
             }));
             // SAFETY: this handle does not use the slot and the shared memory again.
             unsafe { free(slot, shared) };
-            if let Err(panic) = disposed {
+            if let Err(panic) = result {
                 resume_unwind(panic);
             }
             return;
@@ -195,19 +195,19 @@ impl<T> Drop for Submission<T> {
 
 /// Registers a waker with a slot, unless its result has arrived.
 fn wait(slot: &Slot, shared: &Shared, waker: &Waker) -> Poll<()> {
-    let mut fresh = slot.clone_for_wait(waker);
+    let mut clone = slot.clone_for_wait(waker);
     loop {
         let in_use = shared.begin_use();
-        let waited = slot.wait(waker, &mut fresh, shared.is_owner());
+        let outcome = slot.wait(waker, &mut clone, shared.is_owner());
         drop(in_use);
-        match waited {
+        match outcome {
             Wait::Waiting => return Poll::Pending,
             Wait::Ready => return Poll::Ready(()),
             Wait::Busy => {
                 waker.wake_by_ref();
                 return Poll::Pending;
             }
-            Wait::NeedsClone => fresh = Some(waker.clone()),
+            Wait::NeedsClone => clone = Some(waker.clone()),
         }
     }
 }

@@ -226,7 +226,7 @@ impl Uring {
         self.sq().sync();
     }
 
-    /// Hands all entries over without waiting; with `fetch` the kernel also makes the completions
+    /// Hands all entries over without waiting; with `fetch` the kernel also posts the completions
     /// that it holds back.
     pub(crate) fn enter(&self, fetch: bool) -> io::Result<usize> {
         let flags = if fetch {
@@ -247,8 +247,13 @@ impl Uring {
         self.after_enter(result)
     }
 
-    /// Hands all entries over and waits for `want` completions or for the time to pass.
-    pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
+    /// Hands all entries over and waits until there are `min_completions` completions, or until
+    /// `timeout` has passed.
+    pub(crate) fn enter_and_wait(
+        &self,
+        min_completions: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
         let sq = self.sq();
         sq.sync();
         let pending = sq.len() as u32;
@@ -258,12 +263,16 @@ impl Uring {
             args = args.timespec(time);
         }
         if !self.is_on_issuer_thread() {
-            return self.hand_over_and_wait(pending, want, timeout);
+            return self.hand_over_and_wait(pending, min_completions, timeout);
         }
         // SAFETY: `args` has the type that EXT_ARG announces; `args` and the time outlive the call.
         let result = unsafe {
-            self.submitter()
-                .enter(pending, want, self.wait_flags.bits(), Some(&args))
+            self.submitter().enter(
+                pending,
+                min_completions,
+                self.wait_flags.bits(),
+                Some(&args),
+            )
         };
         self.after_enter(result)
     }
@@ -274,7 +283,7 @@ impl Uring {
     fn hand_over_and_wait(
         &self,
         pending: u32,
-        want: u32,
+        min_completions: u32,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
         let taken = match pending {
@@ -282,7 +291,7 @@ impl Uring {
             _ => self.enter(true)?,
         };
         if let Some(proxy) = self.proxy.get()
-            && want != 0
+            && min_completions != 0
             && self.status.is_empty()
         {
             proxy.wait(timeout);

@@ -78,7 +78,7 @@ impl RingWatch {
         }
     }
 
-    /// Clears the signal. One `read`; with the readiness driver two system calls.
+    /// Clears the signal. One `read`; with the readiness driver up to two system calls.
     pub fn clear(&self) {
         match &self.kind {
             Kernel(instance) => epoll::drain(&instance.eventfd),
@@ -131,7 +131,7 @@ impl RingWatch {
         }
     }
 
-    /// Hands over published entries, has the kernel make the completions that it holds back, and
+    /// Hands over published entries, has the kernel post the completions that it holds back, and
     /// signals. Called on the thread that made the ring; async-signal-safe. Two system calls and a
     /// `write`.
     pub fn enter(&self) {
@@ -141,7 +141,7 @@ impl RingWatch {
         self.notify();
     }
 
-    /// Has the kernel make the completions that it holds back, if there are any. Called on the
+    /// Has the kernel post the completions that it holds back, if there are any. Called on the
     /// thread that made the ring; async-signal-safe. At most one system call.
     pub fn fetch(&self) {
         if let Kernel(instance) = &self.kind {
@@ -341,7 +341,7 @@ struct Argument {
 /// Numbers of operations in flight by level, written by the owner.
 pub(crate) struct InFlight {
     counts: [Cell<u32>; LEVELS],
-    all: Cell<usize>,
+    total: Cell<usize>,
     levels: Arc<AtomicU64>,
 }
 
@@ -349,14 +349,14 @@ impl InFlight {
     pub(crate) fn new() -> Self {
         Self {
             counts: [const { Cell::new(0) }; LEVELS],
-            all: Cell::new(0),
+            total: Cell::new(0),
             levels: Arc::default(),
         }
     }
 
     #[inline]
     pub(crate) fn count(&self) -> usize {
-        self.all.get()
+        self.total.get()
     }
 
     /// Returns the bitmap: bit L is set iff an operation of level L is in flight. One load.
@@ -371,7 +371,7 @@ impl InFlight {
 
     #[inline]
     pub(crate) fn begin(&self, level: u8) {
-        self.all.set(self.all.get() + 1);
+        self.total.set(self.total.get() + 1);
         let count = &self.counts[usize::from(level) % LEVELS];
         count.set(count.get() + 1);
         if count.get() == 1 {
@@ -381,7 +381,7 @@ impl InFlight {
 
     #[inline]
     pub(crate) fn end(&self, level: u8) {
-        self.all.set(self.all.get() - 1);
+        self.total.set(self.total.get() - 1);
         let count = &self.counts[usize::from(level) % LEVELS];
         count.set(count.get() - 1);
         if count.get() == 0 {
@@ -391,8 +391,8 @@ impl InFlight {
 
     fn publish(&self, level: u8) {
         let bit = 1 << (usize::from(level) % LEVELS);
-        let before = self.levels.load(Ordering::Relaxed);
+        let old = self.levels.load(Ordering::Relaxed);
         // The owner is the only writer, so it needs no read-modify-write.
-        self.levels.store(before ^ bit, Ordering::Relaxed);
+        self.levels.store(old ^ bit, Ordering::Relaxed);
     }
 }

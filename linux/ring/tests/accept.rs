@@ -69,6 +69,7 @@ fn unread_connections_are_closed_with_the_stream() {
     let mut clients: Vec<_> = (0..5)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
+    // The stream and its five unread connections have a slot each.
     drive_until(&ring, || ring.slots_in_use() == 6);
     drop(incoming);
     drive_until(&ring, || ring.slots_in_use() == 0);
@@ -80,6 +81,8 @@ fn unread_connections_are_closed_with_the_stream() {
 
 #[test]
 fn running_out_of_descriptors_is_an_error_that_does_not_end_the_stream() {
+    /// Number of descriptors that the ring may open, fewer than there are clients.
+    const FREE_DESCRIPTORS: u64 = 2;
     let name = "running_out_of_descriptors_is_an_error_that_does_not_end_the_stream";
     if !is_child(name) {
         return in_child(name);
@@ -89,7 +92,7 @@ fn running_out_of_descriptors_is_an_error_that_does_not_end_the_stream() {
     let clients: Vec<_> = (0..4)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    let _limit = limit_descriptors(2);
+    let _limit = limit_descriptors(FREE_DESCRIPTORS);
     let mut incoming = ring.accept_multi(fd, 0);
     let mut servers = Vec::new();
     block_on(&ring, async {
@@ -102,9 +105,9 @@ fn running_out_of_descriptors_is_an_error_that_does_not_end_the_stream() {
         assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
         assert!(servers.len() < clients.len());
         // When descriptors are free again, further connections arrive.
-        let left = clients.len() - servers.len();
+        let remaining = clients.len() - servers.len();
         servers.clear();
-        while servers.len() < left.min(2) {
+        while servers.len() < remaining.min(FREE_DESCRIPTORS as usize) {
             servers.push(incoming.next().await.unwrap());
         }
     });

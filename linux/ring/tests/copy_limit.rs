@@ -12,6 +12,7 @@ use upshift_ring::{Config, Fd, Ring, Submission, op};
 /// Length of a copy in bytes, more than may be in the kernel while an urgent operation is in
 /// flight.
 const LARGE: usize = 300 << 10;
+/// Capacity of a pipe in bytes, more than the copies of a test that must complete.
 const CAPACITY: usize = 1 << 20;
 
 struct Pipe {

@@ -24,10 +24,10 @@ fn datagrams_arrive_whole_in_order_and_with_their_sender() {
             continue;
         };
         let ring = ring();
-        let (fd, to) = receiver(address);
+        let (fd, destination) = receiver(address);
         let mut stream = ring.datagram_multi(fd, 3);
         for length in [3, 0, 1400, 1] {
-            sender.send_to(&vec![7; length], to).unwrap();
+            sender.send_to(&vec![7; length], destination).unwrap();
         }
         for length in [3, 0, 1400, 1] {
             let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
@@ -48,11 +48,11 @@ fn a_datagram_longer_than_a_buffer_is_truncated_and_marked() {
         ..Config::default()
     })
     .unwrap();
-    let (fd, to) = receiver("127.0.0.1:0");
+    let (fd, destination) = receiver("127.0.0.1:0");
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = ring.datagram_multi(fd, 0);
-    sender.send_to(&[1; 10], to).unwrap();
-    sender.send_to(&[2; 11], to).unwrap();
+    sender.send_to(&[1; 10], destination).unwrap();
+    sender.send_to(&[2; 11], destination).unwrap();
     let whole = block_on(&ring, stream.next()).unwrap().unwrap();
     assert_eq!((&whole.data[..], whole.truncated), (&[1; 10][..], false));
     let part = block_on(&ring, stream.next()).unwrap().unwrap();
@@ -67,12 +67,12 @@ fn more_datagrams_than_buffers_wait_for_the_consumer() {
         ..Config::default()
     })
     .unwrap();
-    let (fd, to) = receiver("127.0.0.1:0");
+    let (fd, destination) = receiver("127.0.0.1:0");
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = ring.datagram_multi(fd, 0);
     assert!(poll_once(&mut pin!(stream.next())).is_pending());
     for n in 0..50u8 {
-        sender.send_to(&[n], to).unwrap();
+        sender.send_to(&[n], destination).unwrap();
     }
     for n in 0..50u8 {
         let datagram = block_on(&ring, stream.next()).unwrap().unwrap();
@@ -88,12 +88,12 @@ fn a_starved_stream_of_datagrams_makes_no_system_calls() {
         ..Config::default()
     })
     .unwrap();
-    let (fd, to) = receiver("127.0.0.1:0");
+    let (fd, destination) = receiver("127.0.0.1:0");
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = ring.datagram_multi(fd, 0);
-    sender.send_to(b"one", to).unwrap();
+    sender.send_to(b"one", destination).unwrap();
     let held = block_on(&ring, stream.next()).unwrap().unwrap();
-    sender.send_to(b"two", to).unwrap();
+    sender.send_to(b"two", destination).unwrap();
     for _ in 0..20 {
         // The poll restarts the operation if it was stopped.
         assert!(poll_once(&mut pin!(stream.next())).is_pending());

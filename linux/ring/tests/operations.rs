@@ -74,11 +74,11 @@ fn names_are_created_renamed_linked_and_removed() {
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
         let open = op::OpenAt::new(None, &root, libc::O_PATH | libc::O_DIRECTORY, 0).unwrap();
         let directory = Fd::new(ring.start(open, 0).await.unwrap());
-        let here = || Some(directory.clone());
+        let in_directory = || Some(directory.clone());
 
         let flags = libc::O_RDWR | libc::O_CREAT;
-        let beneath = libc::RESOLVE_BENEATH;
-        let open = op::OpenAt2::new(here(), "file", flags, 0o600, beneath).unwrap();
+        let resolve = libc::RESOLVE_BENEATH;
+        let open = op::OpenAt2::new(in_directory(), "file", flags, 0o600, resolve).unwrap();
         let file = Fd::new(ring.start(open, 0).await.unwrap());
         let truncate = op::Ftruncate::new(file.clone(), 12345);
         match ring.start(truncate, 0).await {
@@ -95,22 +95,23 @@ fn names_are_created_renamed_linked_and_removed() {
                 assert_eq!(size, 12345);
             }
         }
-        let open = op::OpenAt2::new(here(), "../names", libc::O_RDONLY, 0, beneath).unwrap();
+        let open =
+            op::OpenAt2::new(in_directory(), "../names", libc::O_RDONLY, 0, resolve).unwrap();
         let error = ring.start(open, 0).await.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EXDEV));
 
-        let link = op::LinkAt::new(here(), "file", here(), "second").unwrap();
+        let link = op::LinkAt::new(in_directory(), "file", in_directory(), "second").unwrap();
         ring.start(link, 0).await.unwrap();
-        let link = op::SymlinkAt::new("second", here(), "soft").unwrap();
+        let link = op::SymlinkAt::new("second", in_directory(), "soft").unwrap();
         ring.start(link, 0).await.unwrap();
         assert_eq!(
             std::fs::read_link(root.join("soft")).unwrap().to_str(),
             Some("second")
         );
-        let rename = op::RenameAt::new(here(), "file", here(), "moved").unwrap();
+        let rename = op::RenameAt::new(in_directory(), "file", in_directory(), "moved").unwrap();
         ring.start(rename, 0).await.unwrap();
         for name in ["moved", "second", "soft"] {
-            let unlink = op::UnlinkAt::file(here(), name).unwrap();
+            let unlink = op::UnlinkAt::file(in_directory(), name).unwrap();
             ring.start(unlink, 0).await.unwrap();
         }
         let remove = op::UnlinkAt::directory(None, &root).unwrap();
@@ -213,15 +214,18 @@ fn a_send_to_a_closed_peer_is_an_error_without_a_signal() {
     drop(peer);
     let send = || ring.start(op::Send::new(fd.clone(), vec![0; 1000]), 0);
     block_on(&ring, async {
-        let mut last = send().await.0;
+        let mut result = send().await.0;
         for _ in 0..100 {
-            if last.is_err() {
+            if result.is_err() {
                 break;
             }
-            last = send().await.0;
+            result = send().await.0;
         }
-        let errno = last.unwrap_err().raw_os_error().unwrap();
-        assert!([libc::EPIPE, libc::ECONNRESET].contains(&errno), "{errno}");
+        let errno = result.unwrap_err().raw_os_error().unwrap();
+        assert!(
+            [libc::EPIPE, libc::ECONNRESET].contains(&errno),
+            "errno {errno}"
+        );
     });
 }
 

@@ -101,11 +101,11 @@ fn any_thread_may_notify_and_the_watch_outlives_the_ring() {
 fn the_levels_in_flight_are_the_levels_of_uncompleted_operations() {
     let Some(ring) = ring() else { return };
     let watch = ring.watch().unwrap();
-    let levels = |expected: &[u8]| {
+    let assert_levels = |expected: &[u8]| {
         let bits = expected.iter().fold(0, |all, level| all | 1 << level);
         assert_eq!(watch.levels_in_flight(), bits);
     };
-    levels(&[]);
+    assert_levels(&[]);
     let (local, mut peer) = UnixStream::pair().unwrap();
     let local = Fd::new(local);
     let mut stream = ring.recv_multi(local.clone(), 9);
@@ -113,13 +113,13 @@ fn the_levels_in_flight_are_the_levels_of_uncompleted_operations() {
     assert!(stream.poll_next(&mut cx).is_pending());
     let first = ring.start(op::Nop::new(), 3);
     let second = ring.start(op::Nop::new(), 3);
-    levels(&[3, 9]);
+    assert_levels(&[3, 9]);
     block_on(&ring, first).unwrap();
     block_on(&ring, second).unwrap();
-    levels(&[9]);
+    assert_levels(&[9]);
     peer.write_all(b"y").unwrap();
     assert_eq!(&*block_on(&ring, stream.next()).unwrap(), b"y");
-    levels(&[9]);
+    assert_levels(&[9]);
     drop(stream);
     while watch.levels_in_flight() != 0 {
         ring.wait(None).unwrap();
@@ -130,7 +130,8 @@ fn the_levels_in_flight_are_the_levels_of_uncompleted_operations() {
 /// Another thread calls `wake` before or during the wait. In both cases the wait must end.
 #[test]
 fn wake_ends_a_wait_in_which_all_signals_are_blocked() {
-    // SAFETY: no pointers. The alarm ends a test that hangs.
+    // SAFETY: the call takes no pointers, so it has no preconditions. The alarm ends a test that
+    // hangs.
     unsafe { libc::alarm(120) };
     for driver in [Driver::Auto, Driver::Readiness] {
         let ring = Ring::new(Config {
@@ -171,10 +172,10 @@ unsafe impl Send for JobMessage {}
 
 impl Proxy for CreatorProxy {
     fn call(&self, job: &mut dyn FnMut()) -> bool {
-        let (done, is_done) = mpsc::channel();
+        let (done, done_receiver) = mpsc::channel();
         // SAFETY: only the lifetime is erased; `call` waits for the end of the job.
         let job = unsafe { std::mem::transmute::<&mut dyn FnMut(), &'static mut dyn FnMut()>(job) };
-        self.0.send(JobMessage((job, done))).is_ok() && is_done.recv().is_ok()
+        self.0.send(JobMessage((job, done))).is_ok() && done_receiver.recv().is_ok()
     }
 
     fn wait(&self, timeout: Option<Duration>) {
@@ -267,7 +268,7 @@ fn a_thread_that_stands_in_runs_no_user_code() {
     let (local, mut peer) = UnixStream::pair().unwrap();
     let mut stream = ring.recv_multi(Fd::new(local), 1);
     let wakes = std::sync::Arc::new(Counter::default());
-    let woken = || wakes.0.load(std::sync::atomic::Ordering::Relaxed);
+    let wake_count = || wakes.0.load(std::sync::atomic::Ordering::Relaxed);
     let waker = Waker::from(wakes.clone());
     assert!(
         stream
@@ -301,10 +302,10 @@ fn a_thread_that_stands_in_runs_no_user_code() {
         watch.enter();
         assert!(is_signalled(&watch, 0));
     }
-    assert_eq!(woken(), 0);
+    assert_eq!(wake_count(), 0);
     assert_eq!(wakers.len(), 1);
     wakers.into_iter().for_each(DeferredCall::run);
-    assert_eq!(woken(), 1);
+    assert_eq!(wake_count(), 1);
     // The event and the nop occupy slots; the operation without a handle no longer does.
     assert_eq!(ring.0.slots_in_use(), slots + 1);
     drop(nop);

@@ -20,6 +20,7 @@ fn operations_beyond_the_queue_are_submitted_by_level_then_by_age() {
     let write = |byte: u8, level| ring.start(op::WriteAt::new(fd.clone(), [byte], u64::MAX), level);
     // The first operation enters the queue regardless of its level.
     let mut operations = vec![write(b'0', 63)];
+    // Level 200 counts as 63, so `h` follows `g`.
     for (byte, level) in [
         (b'g', 63),
         (b'e', 9),

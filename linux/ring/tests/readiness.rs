@@ -202,15 +202,15 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
 fn a_receive_with_all_waits_until_its_buffer_is_full() {
     let ring = ring();
     let (local, mut peer) = pair();
-    let mut all = ring.start(op::Recv::new(local, Vec::with_capacity(10)).all(), 0);
+    let mut recv = ring.start(op::Recv::new(local, Vec::with_capacity(10)).all(), 0);
     peer.write_all(b"01234").unwrap();
     for _ in 0..20 {
         ring.wait(Some(Duration::from_millis(1))).unwrap();
         ring.reap();
     }
-    assert!(poll_once(&mut all).is_pending());
+    assert!(poll_once(&mut recv).is_pending());
     peer.write_all(b"56789").unwrap();
-    let (count, bytes) = block_on(&ring, all);
+    let (count, bytes) = block_on(&ring, recv);
     assert_eq!((count.unwrap(), &bytes[..]), (10, &b"0123456789"[..]));
 }
 
@@ -302,8 +302,8 @@ fn an_offload_that_panics_ends_its_operation_and_no_other() {
     let opens: Vec<_> = (0..3).map(|level| open(&ring, level)).collect();
     let nop = ring.start(op::Nop::new(), 0);
     for open in opens {
-        let ended = block_on(&ring, open).unwrap_err();
-        assert_eq!(ended.raw_os_error(), Some(libc::ECANCELED));
+        let error = block_on(&ring, open).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
     }
     block_on(&ring, nop).unwrap();
 }

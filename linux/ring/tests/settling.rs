@@ -130,7 +130,7 @@ fn settling_a_stream_costs_one_enter() {
 }
 
 #[test]
-fn a_handle_dropped_elsewhere_gives_a_busy_ring_something_to_reap() {
+fn a_handle_dropped_on_another_thread_gives_a_busy_ring_a_completion_to_reap() {
     for ring in rings() {
         let (fd, _peer) = pair();
         let stream = ring.recv_multi(fd.clone(), 0);

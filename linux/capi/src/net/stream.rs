@@ -115,12 +115,12 @@ unsafe fn check_arguments<T>(
     }
 }
 
-/// An operation on the caller's memory, which it touches only within polls.
+/// An operation that works on the caller's memory, and only during its own polls.
 struct Borrowed<D, const ALL: bool> {
     direction: D,
     data: *mut u8,
     len: usize,
-    done: usize,
+    bytes_done: usize,
 }
 
 impl<const ALL: bool> Future for Borrowed<ExclusiveUse<Reader>, ALL> {
@@ -133,15 +133,17 @@ impl<const ALL: bool> Future for Borrowed<ExclusiveUse<Reader>, ALL> {
         }
         loop {
             // SAFETY: by contract the memory is valid until the operation ends.
-            let room = unsafe { borrow_slice_mut(this.data.add(this.done), this.len - this.done) };
+            let room = unsafe {
+                borrow_slice_mut(this.data.add(this.bytes_done), this.len - this.bytes_done)
+            };
             let read = match &mut *this.direction {
                 Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
                 Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
             };
             let count = ready!(read)?;
-            this.done += count;
-            if !ALL || count == 0 || this.done == this.len {
-                return Poll::Ready(Ok(this.done));
+            this.bytes_done += count;
+            if !ALL || count == 0 || this.bytes_done == this.len {
+                return Poll::Ready(Ok(this.bytes_done));
             }
         }
     }
@@ -152,9 +154,10 @@ impl Future for Borrowed<ExclusiveUse<Writer>, true> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        while this.done < this.len {
+        while this.bytes_done < this.len {
             // SAFETY: by contract the memory is valid until the operation ends.
-            let rest = unsafe { borrow_slice(this.data.add(this.done), this.len - this.done) };
+            let rest =
+                unsafe { borrow_slice(this.data.add(this.bytes_done), this.len - this.bytes_done) };
             let sent = match &mut *this.direction {
                 Writer::Tcp(half) => Pin::new(half).poll_write(cx, rest),
                 Writer::Unix(half) => Pin::new(half).poll_write(cx, rest),
@@ -162,11 +165,11 @@ impl Future for Borrowed<ExclusiveUse<Writer>, true> {
             match sent {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(count)) => this.done += count,
+                Poll::Ready(Ok(count)) => this.bytes_done += count,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
-        Poll::Ready(Ok(this.done))
+        Poll::Ready(Ok(this.bytes_done))
     }
 }
 
@@ -240,7 +243,7 @@ unsafe fn recv_copy<const ALL: bool>(
         direction,
         data,
         len,
-        done: 0,
+        bytes_done: 0,
     };
     // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, read) }
@@ -312,7 +315,7 @@ pub unsafe extern "C" fn upshift_write_copy(
         direction,
         data: data.cast_mut(),
         len,
-        done: 0,
+        bytes_done: 0,
     };
     // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
     unsafe { start(op, cx, write) }

@@ -2,8 +2,8 @@
 //! and takes samples.
 //!
 //! The measurer is a thread of its own, so the policy of the caller's thread is never touched.
-//! After each [`PIECE`] of measurement, both threads sleep for a [`PAUSE`], so that all other
-//! threads may run.
+//! After each [`PAUSE_INTERVAL`] of measurement, both threads sleep for a [`PAUSE`], so that all
+//! other threads may run.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
@@ -11,9 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::partner::{
-    PAUSE as SLEEP, PING_PONG, SPIN, STOP, SWITCH, Shared, run_partner, set_mode, wait,
-};
+use super::partner::{PING_PONG, SLEEP, SPIN, STOP, SWITCH, Shared, run_partner, set_mode, wait};
 use super::{CalibrateError, Calibration, DELAYS_US, Quantiles, TimerFloor, nanos};
 use crate::elevated::Elevated;
 use crate::elevator::Elevator;
@@ -22,18 +20,22 @@ use crate::priority::Bands;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SampleCounts {
+    /// Number of switches between the two threads.
     switches: usize,
+    /// Number of changes of priority without a switch.
     changes: usize,
+    /// Number of times that the measurer passes the token to the partner and gets it back.
     hops: usize,
     /// Number of timers of each delay.
     timers: usize,
+    /// Number of looks in all rounds together.
     looks: u64,
     /// Minimum number of samples for a meaningful result.
     min_meaningful: usize,
 }
 
 impl SampleCounts {
-    /// Takes about 200 ms.
+    /// Numbers for a calibration of about 200 ms.
     pub(super) const FULL: SampleCounts = SampleCounts {
         switches: 4000,
         changes: 4000,
@@ -42,7 +44,7 @@ impl SampleCounts {
         looks: 200,
         min_meaningful: 50,
     };
-    /// Takes about 20 ms; suffices for medians only.
+    /// Numbers for a calibration of about 20 ms, which suffice for medians only.
     pub(super) const BRIEF: SampleCounts = SampleCounts {
         switches: 200,
         changes: 200,
@@ -60,7 +62,7 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Maximum time without a pause. The Upshift daemon raises an alarm if real-time threads occupy a
 /// CPU for four times as long.
-const PIECE: Duration = Duration::from_millis(20);
+const PAUSE_INTERVAL: Duration = Duration::from_millis(20);
 /// Length of a pause, in which waiting ordinary threads get a time slice.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -70,9 +72,9 @@ struct Pauses<'a> {
 }
 
 impl Pauses<'_> {
-    /// Pauses both threads if [`PIECE`] has passed since the last pause.
+    /// Pauses both threads if [`PAUSE_INTERVAL`] has passed since the last pause.
     fn pause_if_due(&mut self) {
-        if self.last.elapsed() < PIECE {
+        if self.last.elapsed() < PAUSE_INTERVAL {
             return;
         }
         let mode = self.shared.mode.load(Acquire);
@@ -83,7 +85,7 @@ impl Pauses<'_> {
     }
 }
 
-/// Measures on `cpu` until `deadline` at the latest. `took` is left to the caller.
+/// Measures on `cpu` until `deadline` at the latest. The caller sets [`Calibration::took`].
 pub(super) fn run(
     elevator: &Elevator,
     bands: Bands,
@@ -298,8 +300,8 @@ fn look_cost(
     if undisturbed <= 0.0 {
         return Err(CalibrateError::TooBusy);
     }
-    let lost = (1.0 - disturbed.0 / undisturbed).max(0.0);
-    Ok(Duration::from_nanos((lost * disturbed.1) as u64))
+    let lost_share = (1.0 - disturbed.0 / undisturbed).max(0.0);
+    Ok(Duration::from_nanos((lost_share * disturbed.1) as u64))
 }
 
 /// Returns the speed of the partner while `wait` lasts.
@@ -371,8 +373,8 @@ fn timespec(ns: u64) -> libc::timespec {
 mod tests {
     use super::*;
 
-    fn wait_until(shared: &Shared, mut holds: impl FnMut() -> bool) {
-        while !holds() {
+    fn wait_until(shared: &Shared, mut condition: impl FnMut() -> bool) {
+        while !condition() {
             assert!(!shared.is_over(), "the deadline has passed");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -394,8 +396,8 @@ mod tests {
             scope.spawn(|| run_partner(&shared, crate::Priority::MIN, &guard));
             wait_until(&shared, || shared.tid.load(Acquire) != 0);
             // The partner is recorded but not elevated, so no rights are needed.
-            let held = elevator.record(shared.tid.load(Acquire)).unwrap();
-            guard.get_or_init(|| held);
+            let record = elevator.record(shared.tid.load(Acquire)).unwrap();
+            guard.get_or_init(|| record);
             shared.ready.store(true, Release);
 
             let spins = || shared.spins.load(Relaxed);
@@ -419,7 +421,7 @@ mod tests {
                 pauses.pause_if_due();
                 pauses.last > first
             });
-            assert!(pauses.last - first >= PIECE + PAUSE);
+            assert!(pauses.last - first >= PAUSE_INTERVAL + PAUSE);
             assert_eq!(shared.mode.load(Acquire), SPIN);
             set_mode(&shared, STOP);
         });

@@ -21,7 +21,7 @@ pub(super) const PING_PONG: u32 = 2;
 /// Mode in which the partner ends.
 pub(super) const STOP: u32 = 3;
 /// Mode in which the partner sleeps.
-pub(super) const PAUSE: u32 = 4;
+pub(super) const SLEEP: u32 = 4;
 
 /// Maximum time of a sleep in a futex, in nanoseconds, so that no wait outlives the calibration.
 const MAX_SLEEP_NS: u64 = 50_000_000;
@@ -80,7 +80,7 @@ pub(super) fn run_partner(shared: &Shared, demoted: Priority, guard: &OnceLock<E
                     wait(&shared.token, 0);
                 }
             }
-            PAUSE => wait(&shared.token, 0),
+            SLEEP => wait(&shared.token, 0),
             _ => return,
         }
     }

@@ -29,8 +29,8 @@ fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
 /// # Errors
 /// `Unsupported` without `membarrier` (Linux before 4.14, or a seccomp filter), with advice.
 pub fn register_barrier() -> io::Result<()> {
-    let known = membarrier(QUERY).unwrap_or(0);
-    if known & libc::c_long::from(PRIVATE_EXPEDITED) != 0
+    let commands = membarrier(QUERY).unwrap_or(0);
+    if commands & libc::c_long::from(PRIVATE_EXPEDITED) != 0
         && membarrier(REGISTER_PRIVATE_EXPEDITED).is_ok()
     {
         return Ok(());
@@ -59,17 +59,17 @@ pub fn heavy_barrier() {
 #[cold]
 fn end_process(error: &io::Error) -> ! {
     let mut text = [0u8; 256];
-    let mut rest = &mut text[..];
+    let mut unwritten = &mut text[..];
     let number = error.raw_os_error().unwrap_or(0);
     // A message that is too long is truncated.
     let _ = writeln!(
-        rest,
+        unwritten,
         "upshift: membarrier worked when the process started and fails now (errno {number}): allow the system call membarrier \
          in the seccomp filter that was installed since"
     );
-    let left = rest.len();
+    let unwritten_len = unwritten.len();
     // SAFETY: the pointer is valid for the given length, which is at most that of `text`.
-    unsafe { libc::write(2, text.as_ptr().cast(), text.len() - left) };
+    unsafe { libc::write(2, text.as_ptr().cast(), text.len() - unwritten_len) };
     std::process::abort()
 }
 

@@ -235,29 +235,33 @@ mod tests {
             PlainCounter(UnsafeCell::new(0)),
             AtomicBool::new(false),
         );
-        let own = AtomicU64::new(0);
-        let mut taken = 0u64;
+        let thread_count = AtomicU64::new(0);
+        let mut supervisor_count = 0u64;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
                     permit.enter();
                     // SAFETY: this thread is within a use, so the permit keeps the other one out.
                     unsafe { shared.increment() };
-                    own.fetch_add(1, Relaxed);
+                    thread_count.fetch_add(1, Relaxed);
                     let _ = permit.leave();
                 }
             });
             let began = Instant::now();
-            // Both threads must use the memory, which depends on the machine's load.
-            let both = |taken| own.load(Relaxed) > 1_000 && taken > 1_000;
-            let for_long = || began.elapsed() > Duration::from_millis(100);
-            while !(both(taken) && for_long()) && began.elapsed() < Duration::from_secs(30) {
+            // The race lasts until both threads have used the memory often; the time that this
+            // takes depends on the machine's load.
+            let is_long_enough = |supervisor_count| {
+                thread_count.load(Relaxed) > 1_000
+                    && supervisor_count > 1_000
+                    && began.elapsed() > Duration::from_millis(100)
+            };
+            while !is_long_enough(supervisor_count) && began.elapsed() < Duration::from_secs(30) {
                 if permit.revoke(heavy_barrier).is_ok() {
                     for _ in 0..10 {
                         // SAFETY: the permit of the only other thread that uses the counter is
                         // revoked.
                         unsafe { shared.increment() };
-                        taken += 1;
+                        supervisor_count += 1;
                     }
                     permit.grant();
                     permit.nudge();
@@ -267,8 +271,8 @@ mod tests {
             }
             stop.store(true, Relaxed);
         });
-        let own = own.into_inner();
-        assert!(own > 0 && taken > 0);
-        assert_eq!(shared.0.into_inner(), own + taken);
+        let thread_count = thread_count.into_inner();
+        assert!(thread_count > 0 && supervisor_count > 0);
+        assert_eq!(shared.0.into_inner(), thread_count + supervisor_count);
     }
 }

@@ -39,27 +39,27 @@ pub(super) fn run(
 ) -> ! {
     detach(socket);
     raise_priority();
-    let start = Kernel.birth(owner).unwrap_or(0);
+    let owner_birth = Kernel.birth(owner).unwrap_or(0);
     let pidfd = Kernel.pidfd_open(owner).unwrap_or(-1);
     // SAFETY: the pointer is valid for one byte. If the owner is dead already, the loop notices.
     unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     // The table may already hold records, made while an earlier guardian lived.
     let mut monitor = HeartbeatMonitor::new(table, heartbeat);
     loop {
-        let timeout = match (monitor.check_interval_ms(), pidfd) {
+        let timeout_ms = match (monitor.check_interval_ms(), pidfd) {
             (Some(interval), _) => interval,
             (None, ..0) => PARENT_CHECK_MS,
             (None, _) => -1,
         };
-        match wait(socket, pidfd, owner, timeout) {
+        match wait(socket, pidfd, owner, timeout_ms) {
             WaitOutcome::OwnerEnded => break,
             WaitOutcome::Woken => monitor.check(false),
             WaitOutcome::TimedOut => monitor.check(true),
         }
     }
-    let closed_in_order = table.header().closing.load(Acquire) == 1;
-    if !closed_in_order {
-        restore_leader_after_exec(table, owner, start);
+    let is_closed_in_order = table.header().closing.load(Acquire) == 1;
+    if !is_closed_in_order {
+        restore_leader_after_exec(table, owner, owner_birth);
     }
     restore_all(table);
     // SAFETY: the call has no preconditions; it ends the process without running the owner's code.
@@ -72,7 +72,7 @@ struct HeartbeatMonitor<'a> {
     is_checking: bool,
     last_beats: u64,
     /// Number of consecutive checks that found no new beat.
-    missed: u32,
+    missed_checks: u32,
 }
 
 impl<'a> HeartbeatMonitor<'a> {
@@ -87,7 +87,7 @@ impl<'a> HeartbeatMonitor<'a> {
             interval_ms,
             is_checking: interval_ms.is_some(),
             last_beats: table.header().beats.load(Acquire),
-            missed: 0,
+            missed_checks: 0,
         }
     }
 
@@ -103,9 +103,13 @@ impl<'a> HeartbeatMonitor<'a> {
         let header = self.table.header();
         let beats = header.beats.load(Acquire);
         // If the owner has woken the guardian early, the owner is alive.
-        let missed = timed_out && self.is_checking && beats == self.last_beats;
-        (self.last_beats, self.missed) = (beats, if missed { self.missed + 1 } else { 0 });
-        if missed && self.missed.is_multiple_of(CHECKS_PER_HEARTBEAT) && demote_all(self.table) {
+        let is_missed = timed_out && self.is_checking && beats == self.last_beats;
+        self.last_beats = beats;
+        self.missed_checks = if is_missed { self.missed_checks + 1 } else { 0 };
+        if is_missed
+            && self.missed_checks.is_multiple_of(CHECKS_PER_HEARTBEAT)
+            && demote_all(self.table)
+        {
             header.demotions.fetch_add(1, SeqCst);
         }
         header.armed.store(0, SeqCst);
@@ -125,12 +129,12 @@ impl<'a> HeartbeatMonitor<'a> {
 fn demote_all(table: &Table) -> bool {
     let mut demoted_any = false;
     for (tid, birth) in table.foreign_threads() {
-        let elevated = Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
+        let is_elevated = Policy::of(&Kernel, tid).is_ok_and(|policy| policy.looks_elevated());
         let is_same_thread = || match Kernel.birth(tid) {
             Ok(now) => now == birth,
             Err(error) => !is_gone(&error),
         };
-        if elevated && is_same_thread() {
+        if is_elevated && is_same_thread() {
             let fair = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
             let demote = || Kernel.sched_setscheduler(tid, fair, 0);
             demoted_any |= leave_deadline(&Kernel, tid, demote).is_ok();
@@ -191,18 +195,18 @@ enum WaitOutcome {
     TimedOut,
 }
 
-/// Waits at most `timeout` milliseconds. With -1 there is no time limit.
-fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> WaitOutcome {
+/// Waits at most `timeout_ms` milliseconds. With -1 there is no time limit.
+fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout_ms: c_int) -> WaitOutcome {
     let mut fds = [socket, pidfd].map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
     // SAFETY: the pointer is valid for two entries. The kernel ignores a negative descriptor.
-    let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout) };
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, timeout_ms) };
     // SAFETY: `getppid` has no arguments and cannot fail.
-    let orphaned = unsafe { libc::getppid() } != owner;
-    if orphaned || (ready > 0 && fds[1].revents != 0) {
+    let is_orphaned = unsafe { libc::getppid() } != owner;
+    if is_orphaned || (ready > 0 && fds[1].revents != 0) {
         return WaitOutcome::OwnerEnded;
     }
     if ready <= 0 || fds[0].revents == 0 {
@@ -221,11 +225,11 @@ fn wait(socket: c_int, pidfd: c_int, owner: libc::pid_t, timeout: c_int) -> Wait
 
 fn restore_all(table: &Table) {
     for _ in 0..MAX_PASSES {
-        let mut failed = false;
+        let mut has_failed = false;
         for (_, record) in table.records() {
-            failed |= restore(&Kernel, table, &record).is_err();
+            has_failed |= restore(&Kernel, table, &record).is_err();
         }
-        if !failed {
+        if !has_failed {
             return;
         }
         // SAFETY: the call gets no descriptors, so it accesses no memory and only waits.
@@ -235,21 +239,21 @@ fn restore_all(table: &Table) {
 
 /// Restores the main thread after an `exec`. If another thread called `exec`, that thread has
 /// become the main thread and kept its policy, but its record names a tid that is gone.
-fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, start: u64) {
-    let same_process = Kernel.birth(owner).is_ok_and(|now| now == start);
+fn restore_leader_after_exec(table: &Table, owner: libc::pid_t, owner_birth: u64) {
+    let is_same_process = Kernel.birth(owner).is_ok_and(|now| now == owner_birth);
     let has_lost_a_thread = || {
         table
             .records()
             .any(|(_, record)| record.is_own && Kernel.birth(record.tid).is_err())
     };
-    let elevated = || Policy::of(&Kernel, owner).is_ok_and(|policy| policy.looks_elevated());
-    if same_process && elevated() && has_lost_a_thread() {
+    let is_elevated = || Policy::of(&Kernel, owner).is_ok_and(|policy| policy.looks_elevated());
+    if is_same_process && is_elevated() && has_lost_a_thread() {
         let record = crate::table::Record {
             tid: owner,
-            birth: start,
+            birth: owner_birth,
             is_own: true,
             leader: None,
-            former: table.leader(),
+            former: table.leader_policy(),
             nices: [None; 2],
             pin: None,
         };

@@ -1,10 +1,11 @@
-//! Reads from `/proc` and `/sys` what determines whether this process may use SCHED_FIFO. What
-//! cannot be read counts as absent.
+//! Reads the facts in `/proc` and `/sys` that determine whether this process may use SCHED_FIFO. A
+//! fact that cannot be read counts as absent.
 
 use std::fmt;
 
 use crate::sys::Sys;
 
+/// Number of the capability.
 const CAP_SYS_NICE: u32 = 23;
 
 /// The kernel's limit on all real-time threads of a CPU together.
@@ -50,7 +51,7 @@ impl fmt::Display for Throttling {
 /// A cgroup (v1, RT_GROUP_SCHED) that limits RT time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RtGroup {
-    /// Path of its `cpu.rt_runtime_us`.
+    /// Path of the cgroup's `cpu.rt_runtime_us`.
     pub path: String,
     /// Value of that file, which is the RT time in each period in µs. 0 lets no thread into
     /// SCHED_FIFO.

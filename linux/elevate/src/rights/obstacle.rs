@@ -26,7 +26,7 @@ pub enum Obstacle {
     UserNamespace,
     /// The cgroup (v1) has no RT time.
     GroupTime {
-        /// Path of its `cpu.rt_runtime_us`.
+        /// Path of the cgroup's `cpu.rt_runtime_us`.
         path: String,
     },
     /// The kernel has RT_GROUP_SCHED and the process is in a v2 cgroup, which cannot have RT time.
@@ -48,7 +48,7 @@ impl fmt::Display for Obstacle {
         match self {
             Obstacle::Capability { program } => write!(
                 f,
-                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run it as root (`sudo {program} …`). Or give the limit to one user or \
+                "CAP_SYS_NICE or RLIMIT_RTPRIO. Run the program as root (`sudo {program} …`). Or give the limit to one user or \
                  to one unit (its programs can then keep a CPU from everybody else): LimitRTPRIO=49 in the [Service] \
                  section of the unit, or the line `<user> - rtprio 49` in /etc/security/limits.d/upshift.conf and a \
                  new login. In a container add `--cap-add=sys_nice`"
@@ -67,8 +67,8 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::UserNamespace => f.write_str(
                 "CAP_SYS_NICE outside this user namespace (rootless container), the only place where it counts for \
-                 the scheduler. Raise the limit instead: `--ulimit rtprio=49`, with LimitRTPRIO=49 for whatever starts the \
-                 container; or run it as root",
+                 the scheduler. Raise the limit instead: `--ulimit rtprio=49`, with LimitRTPRIO=49 for the service that \
+                 starts the container; or run the container as root",
             ),
             Obstacle::GroupTime { path } => write!(
                 f,
@@ -100,7 +100,7 @@ impl fmt::Display for Obstacle {
 pub(super) fn explain(
     rights: &Rights,
     refusal: &io::Error,
-    unified: Option<String>,
+    unified_group: Option<String>,
 ) -> Vec<Obstacle> {
     let errno = refusal.raw_os_error().unwrap_or(0);
     if errno != libc::EPERM {
@@ -127,7 +127,7 @@ pub(super) fn explain(
     } else if obstacles.is_empty() {
         // The process has the right, so there must be another reason for the refusal.
         if rights.group.is_none()
-            && let Some(group) = unified
+            && let Some(group) = unified_group
         {
             obstacles.push(Obstacle::UnifiedGroup { group });
         }

@@ -57,7 +57,9 @@ struct PidfdInfo {
     ids_and_exit_code: [u32; 9],
 }
 
+/// Number of the `ioctl` that reads a [`PidfdInfo`] (`linux/pidfd.h`).
 const PIDFD_GET_INFO: u64 = 3 << 30 | (size_of::<PidfdInfo>() as u64) << 16 | 0xff << 8 | 11;
+/// Flag of `mask` that requests the ids.
 const PIDFD_INFO_PID: u64 = 1;
 
 fn leader_by_pidfd(fd: c_int) -> io::Result<Tid> {
@@ -93,14 +95,14 @@ fn is_unknown(error: &io::Error) -> bool {
     )
 }
 
-/// Calls `ask` with a pidfd of the thread.
-fn with_pidfd<T>(tid: Tid, ask: impl FnOnce(c_int) -> io::Result<T>) -> io::Result<T> {
+/// Calls `query` with a pidfd of the thread.
+fn with_pidfd<T>(tid: Tid, query: impl FnOnce(c_int) -> io::Result<T>) -> io::Result<T> {
     /// Flag of `pidfd_open`: a pidfd of a thread rather than of a process (`linux/pidfd.h`).
     const PIDFD_THREAD: c_int = libc::O_EXCL;
     let tid = if tid == 0 { current_tid() } else { tid };
     // SAFETY: the call takes only integers. The descriptor is close-on-exec.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })? as c_int;
-    let answer = ask(fd);
+    let answer = query(fd);
     // SAFETY: `fd` was opened above and has no other user.
     unsafe { libc::close(fd) };
     answer
@@ -126,13 +128,13 @@ fn pidfds_have_numbers() -> io::Result<bool> {
         check(c_long::from(unsafe { libc::fstatfs(fd, &raw mut status) }))?;
         Ok(status.f_type as u64)
     });
-    let yes = match kind {
+    let has_numbers = match kind {
         Ok(kind) => kind == PID_FS_MAGIC,
         Err(error) if is_unknown(&error) => false,
         Err(error) => return Err(error),
     };
-    ANSWER.store(if yes { YES } else { NO }, Relaxed);
-    Ok(yes)
+    ANSWER.store(if has_numbers { YES } else { NO }, Relaxed);
+    Ok(has_numbers)
 }
 
 /// Reads a thread's start time, in clock ticks since boot, from `/proc/<tid>/stat`.
@@ -169,15 +171,15 @@ fn not_understood() -> io::Error {
 fn path_of<'a>(tid: Tid, file: &[u8], buffer: &'a mut [u8; 32]) -> &'a CStr {
     let tid = if tid <= 0 { current_tid() } else { tid };
     let mut digits = [0u8; 10];
-    let mut at = digits.len();
+    let mut start = digits.len();
     let mut rest = tid.unsigned_abs();
     while rest > 0 {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
     let mut length = 0;
-    for part in [&b"/proc/"[..], &digits[at..], file] {
+    for part in [&b"/proc/"[..], &digits[start..], file] {
         buffer[length..length + part.len()].copy_from_slice(part);
         length += part.len();
     }
@@ -274,23 +276,23 @@ mod tests {
     fn threads_differ_and_know_their_leader() {
         let own = std::process::id() as Tid;
         let identity = |tid| (birth(tid).unwrap(), leader(tid).unwrap());
-        let here = identity(0);
-        let there = std::thread::spawn(move || identity(current_tid()))
+        let own_identity = identity(0);
+        let other_identity = std::thread::spawn(move || identity(current_tid()))
             .join()
             .unwrap();
-        assert_ne!(here.0, there.0);
-        assert_eq!((here.1, there.1), (own, own));
+        assert_ne!(own_identity.0, other_identity.0);
+        assert_eq!((own_identity.1, other_identity.1), (own, own));
         assert_eq!(leader_by_file(0).unwrap(), own);
     }
 
     #[test]
     fn a_thread_that_has_ended_has_no_number() {
         let tid = std::thread::spawn(current_tid).join().unwrap();
-        let ended = (0..2000).any(|_| {
+        let has_ended = (0..2000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             birth(tid).is_err_and(|error| crate::restore::is_gone(&error))
         });
-        assert!(ended);
+        assert!(has_ended);
         for error in [birth(i32::MAX).unwrap_err(), leader(i32::MAX).unwrap_err()] {
             assert!(crate::restore::is_gone(&error), "{error}");
         }

@@ -26,7 +26,7 @@ fn calibration_measures_all_quantities_in_bounded_time_and_restores_the_thread()
     assert!(calibration.took <= LONGEST_CALIBRATION * 20);
     assert!(calibration.switch.samples > 0 && calibration.switch.p50_ns > 0);
     assert!(calibration.change.p50_ns > 0 && calibration.hand_over.p50_ns > 0);
-    assert_eq!(calibration.timers.len(), 6);
+    assert_eq!(calibration.timers.len(), upshift_elevate::DELAYS_US.len());
     for timer in &calibration.timers {
         assert!(timer.lateness.samples > 0 && timer.arming.p50_ns > 0);
         assert!(timer.lateness.p99_ns >= timer.lateness.p50_ns);
@@ -51,15 +51,17 @@ fn ordinary_threads_run_several_times_during_a_calibration() {
     }
     let cpu = Kernel.sched_getaffinity(0).unwrap().iter().next().unwrap();
     let (stop, runs) = (AtomicBool::new(false), AtomicU32::new(0));
-    let runs_between = std::thread::scope(|scope| {
+    let has_run_in_pauses = std::thread::scope(|scope| {
         scope.spawn(|| {
             let only = CpuSet::only(cpu).unwrap();
             Kernel.sched_setaffinity(0, &only).unwrap();
             let mut last = Instant::now();
             while !stop.load(Acquire) {
                 std::thread::sleep(Duration::from_millis(1));
-                let waited = last.elapsed() > Duration::from_millis(8);
-                runs.fetch_add(u32::from(waited), AcqRel);
+                // A sleep of 1 ms that takes longer than 8 ms lasted until a pause of the
+                // calibration, or until the end of the measurement.
+                let has_waited = last.elapsed() > Duration::from_millis(8);
+                runs.fetch_add(u32::from(has_waited), AcqRel);
                 last = Instant::now();
             }
         });
@@ -69,14 +71,14 @@ fn ordinary_threads_run_several_times_during_a_calibration() {
             retry_while_busy(|| Calibration::measure(Some(cpu)));
             runs.load(Acquire)
         });
-        // Without pauses, the ordinary thread would run only once, after the last piece.
-        let runs_between = attempts.any(|runs| runs >= 2);
+        // Without pauses, the ordinary thread would run only once, after the measurement.
+        let has_run_in_pauses = attempts.any(|runs| runs >= 2);
         stop.store(true, Release);
-        runs_between
+        has_run_in_pauses
     });
     assert!(
-        runs_between,
-        "the ordinary thread did not run between two pieces"
+        has_run_in_pauses,
+        "the ordinary thread did not run in the pauses of a calibration"
     );
 }
 

@@ -127,13 +127,13 @@ fn heartbeat() {
         .heartbeat(Duration::from_millis(100))
         .build()
         .unwrap();
-    let five = Priority::of::<5>();
+    let priority = Priority::of::<5>();
     // The elevated threads occupy all CPUs, so this thread runs only after the guardian has demoted
     // them.
     let mut demotions = elevator.demotions();
     let guards: Vec<Elevated> = tids()
         .into_iter()
-        .map(|tid| elevator.elevate(tid, five).unwrap())
+        .map(|tid| elevator.elevate(tid, priority).unwrap())
         .collect();
     println!("ready");
     let end = Instant::now() + Duration::from_secs(60);
@@ -142,7 +142,7 @@ fn heartbeat() {
         let now = elevator.demotions();
         if std::mem::replace(&mut demotions, now) != now {
             for guard in &guards {
-                guard.set(five).unwrap();
+                guard.set(priority).unwrap();
             }
         }
         sleep(5);
@@ -155,10 +155,10 @@ fn owner() {
     let (manner, tids) = (setting("MANNER"), tids());
     let elevator = Elevator::with_guardian().unwrap();
     println!("ready");
-    let busy = elevator.clone();
+    let thread_elevator = elevator.clone();
     let seed = random.below(u64::MAX) | 1;
     // Another thread elevates and restores itself continuously.
-    std::thread::spawn(move || elevate_self_repeatedly(&busy, Random(seed)));
+    std::thread::spawn(move || elevate_self_repeatedly(&thread_elevator, Random(seed)));
     let delay = Duration::from_micros(random.below(5000));
     let death = manner.clone();
     if !matches!(manner.as_str(), "exit" | "panic" | "return" | "killed") {
@@ -172,7 +172,7 @@ fn owner() {
     let give_up_at = Instant::now() + Duration::from_secs(2);
     let loses_rights = random.below(4) == 0;
     loop {
-        step(&elevator, &tids, &mut guards, &mut random);
+        change_randomly(&elevator, &tids, &mut guards, &mut random);
         if Instant::now() > end {
             match manner.as_str() {
                 "exit" => std::process::exit(0),
@@ -197,7 +197,12 @@ fn owner() {
 }
 
 /// Makes one random change to a random thread of another process.
-fn step(elevator: &Elevator, tids: &[Tid], guards: &mut Vec<Elevated>, random: &mut Random) {
+fn change_randomly(
+    elevator: &Elevator,
+    tids: &[Tid],
+    guards: &mut Vec<Elevated>,
+    random: &mut Random,
+) {
     let priority = Priority::new(1 + random.below(48) as u8).unwrap();
     match random.below(5) {
         0 | 1 => {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use upshift_elevate::sys::Kernel;
 use upshift_elevate::{Policy, Tid};
 
+use crate::is_permitted_root;
 use crate::process::{
     Process, RESTORE_BOUND, Random, Victim, WAIT_LIMIT, elevated_threads, processes_with_marker,
     wait_until,
 };
-use crate::root;
 
 /// The ways in which an owner dies.
 const DEATHS: [&str; 10] = [
@@ -23,17 +23,17 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
     let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         let change = victim.first_change();
-        let left = processes_with_marker(&owner.marker);
-        let guardians: Vec<_> = left
+        let pids = processes_with_marker(&owner.marker);
+        let guardians: Vec<_> = pids
             .iter()
             .filter(|pid| {
                 std::fs::read_to_string(format!("/proc/{pid}/comm"))
                     .is_ok_and(|name| name.trim() == "upshift-guard")
             })
             .collect();
-        let elevated: Vec<_> = left.iter().flat_map(|&pid| elevated_threads(pid)).collect();
+        let elevated: Vec<_> = pids.iter().flat_map(|&pid| elevated_threads(pid)).collect();
         if change.is_none() && guardians.is_empty() && elevated.is_empty() {
-            for pid in left {
+            for pid in pids {
                 // SAFETY: the call takes only integers. The owner started this process, because its
                 // environment has the owner's marker.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -50,7 +50,7 @@ fn wait_until_restored(owner: &Process, victim: &Victim, case: &str) {
 
 #[test]
 fn no_thread_stays_elevated_over_hundreds_of_deaths() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("victim");
@@ -95,12 +95,12 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
         }
     }
     durations.sort_unstable();
-    let (median, longest) = (
+    let (median, longest_time) = (
         durations[durations.len() / 2],
         durations[durations.len() - 1],
     );
     println!(
-        "{} deaths in {:?}, longest restore {longest:?}",
+        "{} deaths in {:?}, longest restore {longest_time:?}",
         durations.len(),
         began.elapsed()
     );
@@ -112,7 +112,7 @@ fn no_thread_stays_elevated_over_hundreds_of_deaths() {
 
 #[test]
 fn the_guardian_preempts_elevated_threads_that_burn_every_cpu() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("spinner");
@@ -125,7 +125,7 @@ fn the_guardian_preempts_elevated_threads_that_burn_every_cpu() {
 
 #[test]
 fn a_second_guardian_takes_over_the_records_of_the_first() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("victim");
@@ -138,14 +138,17 @@ fn a_second_guardian_takes_over_the_records_of_the_first() {
 
 #[test]
 fn a_process_image_does_not_inherit_an_elevation() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
-    for (thread, is_main) in [("main", "true"), ("elsewhere", "false")] {
+    for (thread, expected) in [("main", "true"), ("elsewhere", "false")] {
         let mut owner = Process::start("exec", &[("WHERE", thread.to_string())]);
         let ready = owner.line("ready").unwrap();
-        let (pid, main) = ready.split_once(' ').unwrap();
-        assert_eq!(main, is_main);
+        let (pid, is_main) = ready.split_once(' ').unwrap();
+        assert_eq!(
+            is_main, expected,
+            "whether the {thread} thread is the main thread"
+        );
         let pid: Tid = pid.parse().unwrap();
         wait_until("the new image runs", || {
             std::fs::read_to_string(format!("/proc/{pid}/comm"))
@@ -157,7 +160,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
         wait_until("the guardian is gone", || {
             processes_with_marker(&owner.marker)
                 .iter()
-                .all(|&left| left == pid || left == owner.pid())
+                .all(|&other| other == pid || other == owner.pid())
         });
         // SAFETY: the sleeping process is the owner after `exec`, or the owner's child.
         unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -167,7 +170,7 @@ fn a_process_image_does_not_inherit_an_elevation() {
 
 #[test]
 fn a_stopped_owner_keeps_no_thread_elevated() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("spinner");

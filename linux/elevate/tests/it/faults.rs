@@ -7,7 +7,7 @@ use upshift_elevate::testing::{Call, Faulty};
 use upshift_elevate::{ElevateError, Elevator, Priority};
 
 use crate::process::{Sleeper, Victim};
-use crate::{permitted, root};
+use crate::{is_permitted, is_permitted_root};
 
 const ERRORS: [i32; 6] = [
     libc::EPERM,
@@ -19,22 +19,22 @@ const ERRORS: [i32; 6] = [
 ];
 
 /// Upper bound for the number of system calls in one round of the test below.
-const CALLS: u64 = 24;
+const MAX_CALLS: u64 = 24;
 
 #[test]
 fn any_call_may_fail_and_no_thread_stays_elevated() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let sleeper = Sleeper::start();
     let former = sleeper.policy();
     for errno in ERRORS {
-        for nth in 0..CALLS {
+        for skipped_calls in 0..MAX_CALLS {
             for times in [1, u64::MAX] {
                 let faulty = Arc::new(Faulty::new());
                 let elevator = Elevator::builder().sys(faulty.clone()).build().unwrap();
-                faulty.fail(Call::Any, nth, times, errno);
-                let case = format!("call {nth}, {times} times, errno {errno}");
+                faulty.fail(Call::Any, skipped_calls, times, errno);
+                let case = format!("after {skipped_calls} calls, {times} times, errno {errno}");
                 match elevator.elevate(sleeper.tid, Priority::of::<5>()) {
                     Ok(guard) => {
                         let _ = guard.set(Priority::of::<6>());
@@ -70,7 +70,7 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
 
 #[test]
 fn a_thread_that_could_not_be_restored_can_be_elevated_again() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let faulty = Arc::new(Faulty::new());
@@ -107,7 +107,7 @@ fn a_guardian_that_cannot_be_forked_is_an_error() {
 
 #[test]
 fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("victim");

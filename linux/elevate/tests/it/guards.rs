@@ -12,13 +12,13 @@ use upshift_elevate::{
 };
 
 use crate::process::{Sleeper, Victim, wait_until};
-use crate::{permitted, root};
+use crate::{is_permitted, is_permitted_root};
 
 const PRIORITY_5: Priority = Priority::of::<5>();
 
 #[test]
 fn a_thread_gets_policy_and_cpus_back() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -53,7 +53,7 @@ fn a_thread_gets_policy_and_cpus_back() {
 
 #[test]
 fn a_panic_restores_the_thread_while_it_unwinds() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -68,7 +68,7 @@ fn a_panic_restores_the_thread_while_it_unwinds() {
 
 #[test]
 fn children_and_new_threads_of_an_elevated_thread_are_not_elevated() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -87,7 +87,7 @@ fn children_and_new_threads_of_an_elevated_thread_are_not_elevated() {
 
 #[test]
 fn with_a_full_table_no_further_thread_is_elevated() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::builder().capacity(1).build().unwrap();
@@ -114,7 +114,7 @@ fn with_a_full_table_no_further_thread_is_elevated() {
 
 #[test]
 fn a_thread_is_elevated_at_most_once_in_a_process() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let (first, second) = (Elevator::new().unwrap(), Elevator::new().unwrap());
@@ -128,7 +128,7 @@ fn a_thread_is_elevated_at_most_once_in_a_process() {
 
 #[test]
 fn a_thread_that_another_process_elevates_is_refused() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::with_guardian().unwrap();
@@ -160,7 +160,7 @@ fn a_thread_that_another_process_elevates_is_refused() {
 
 #[test]
 fn threads_above_the_bands_are_refused() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let sleeper = Sleeper::start();
@@ -178,7 +178,7 @@ fn threads_above_the_bands_are_refused() {
 
 #[test]
 fn a_thread_that_ends_leaves_no_record_even_if_its_guard_leaks() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -190,7 +190,7 @@ fn a_thread_that_ends_leaves_no_record_even_if_its_guard_leaks() {
 
 #[test]
 fn cpus_that_another_program_has_chosen_are_kept() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let sleeper = Sleeper::start();
@@ -223,7 +223,7 @@ fn renice(tid: i32, nice: i32) {
 
 #[test]
 fn a_nice_value_that_another_program_has_set_is_kept() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -253,7 +253,7 @@ fn a_nice_value_that_another_program_has_set_is_kept() {
 
 #[test]
 fn a_policy_that_another_program_has_set_is_kept() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -277,7 +277,7 @@ fn a_policy_that_another_program_has_set_is_kept() {
 
 #[test]
 fn a_policy_that_another_program_has_set_gets_the_former_nice_value() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -296,7 +296,7 @@ fn a_policy_that_another_program_has_set_gets_the_former_nice_value() {
 
 #[test]
 fn a_new_thread_is_restored_with_the_nice_value_of_its_parent() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -314,7 +314,7 @@ fn a_new_thread_is_restored_with_the_nice_value_of_its_parent() {
 
 #[test]
 fn cpus_that_do_not_exist_are_refused() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -335,7 +335,7 @@ fn cpus_that_do_not_exist_are_refused() {
 
 #[test]
 fn threads_of_other_processes_need_a_guardian_and_stay_below_it() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("victim");
@@ -373,7 +373,7 @@ fn threads_of_other_processes_need_a_guardian_and_stay_below_it() {
 
 #[test]
 fn an_elevator_restores_its_threads_when_dropped_even_if_another_thread_reads_its_table() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let stop = AtomicBool::new(false);
@@ -405,8 +405,8 @@ fn an_elevator_restores_its_threads_when_dropped_even_if_another_thread_reads_it
 /// thread may then preempt it while it holds the lock. A more urgent thread that waits for the lock
 /// must still get it in time.
 #[test]
-fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thread() {
-    if !permitted() {
+fn a_thread_that_restores_itself_does_not_delay_a_more_urgent_thread() {
+    if !is_permitted() {
         return;
     }
     let cpu = Kernel.sched_getaffinity(0).unwrap().iter().next().unwrap();
@@ -417,21 +417,21 @@ fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thre
     };
     let elevator = Elevator::new().unwrap();
     let duration = Duration::from_millis(600);
-    let (began, ready) = (AtomicBool::new(false), AtomicBool::new(false));
-    let longest = std::thread::scope(|scope| {
+    let (is_busy, is_elevated) = (AtomicBool::new(false), AtomicBool::new(false));
+    let longest_wait = std::thread::scope(|scope| {
         scope.spawn(|| {
             pin();
             let guard = elevator.elevate_current(Priority::of::<30>()).unwrap();
-            ready.store(true, Relaxed);
-            wait_until("the busy thread runs", || began.load(Relaxed));
+            is_elevated.store(true, Relaxed);
+            wait_until("the busy thread runs", || is_busy.load(Relaxed));
             drop(guard);
         });
-        wait_until("the thread is elevated", || ready.load(Relaxed));
+        wait_until("the thread is elevated", || is_elevated.load(Relaxed));
         scope.spawn(|| {
             pin();
             let other = Elevator::new().unwrap();
             let _guard = other.elevate_current(PRIORITY_5).unwrap();
-            began.store(true, Relaxed);
+            is_busy.store(true, Relaxed);
             let start = std::time::Instant::now();
             while start.elapsed() < duration {
                 std::hint::spin_loop();
@@ -440,31 +440,35 @@ fn a_thread_that_restores_itself_beside_a_busy_thread_delays_no_more_urgent_thre
         let reader = scope.spawn(|| {
             let other = Elevator::new().unwrap();
             let _guard = other.elevate_current(Priority::of::<40>()).unwrap();
-            let (mut longest, start) = (Duration::ZERO, std::time::Instant::now());
+            let (mut longest_wait, start) = (Duration::ZERO, std::time::Instant::now());
             while start.elapsed() < duration / 2 {
                 let before = std::time::Instant::now();
                 let _ = elevator.len();
-                longest = longest.max(before.elapsed());
+                longest_wait = longest_wait.max(before.elapsed());
                 std::thread::sleep(Duration::from_millis(1));
             }
-            longest
+            longest_wait
         });
         reader.join().unwrap()
     });
-    assert!(longest < duration / 3, "{longest:?}");
+    // Without the lent priority, the wait would last until the busy thread ends.
+    assert!(
+        longest_wait < duration / 3,
+        "a more urgent thread waited for {longest_wait:?}"
+    );
 }
 
 #[test]
 fn the_guardian_is_invisible_to_wait_loops() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::with_guardian().unwrap();
     // Other tests have children, too, so the call names the guardian.
     let guardian = elevator.guardian_pid().unwrap();
     // SAFETY: the pointer is null, so the call writes no status.
-    let waited = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
-    assert_eq!(waited, -1);
+    let result = unsafe { libc::waitpid(guardian, std::ptr::null_mut(), libc::WNOHANG) };
+    assert_eq!(result, -1, "`waitpid` found the guardian");
     let descriptors = std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap();
     assert!(
         descriptors.count() <= 2,
@@ -476,12 +480,12 @@ fn the_guardian_is_invisible_to_wait_loops() {
 /// show the beats and the recorded threads of other processes.
 #[test]
 fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("victim");
-    let second = Duration::from_secs(1);
-    let builder = Elevator::builder().guardian(true).heartbeat(second);
+    let interval = Duration::from_secs(1);
+    let builder = Elevator::builder().guardian(true).heartbeat(interval);
     // `heartbeat_state` expects a table of the largest capacity.
     let builder = builder.capacity(upshift_elevate::MAX_CAPACITY);
     let elevator = builder.build().unwrap();
@@ -490,8 +494,8 @@ fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
     assert_eq!((before.beats, before.demotions, before.foreign), (0, 0, 0));
     let guard = elevator.elevate(victim.threads[0].0, PRIORITY_5).unwrap();
     elevator.beat();
-    let seen = heartbeat_state(guardian).unwrap();
-    assert_eq!((seen.beats, seen.foreign), (1, 1));
+    let after = heartbeat_state(guardian).unwrap();
+    assert_eq!((after.beats, after.foreign), (1, 1));
     drop(guard);
     assert_eq!(heartbeat_state(guardian).unwrap().foreign, 0);
     assert!(heartbeat_state(std::process::id() as i32 + (1 << 22)).is_err());
@@ -499,7 +503,7 @@ fn the_heartbeat_state_shows_the_counters_of_the_guardian() {
 
 #[test]
 fn a_forked_child_that_drops_a_guard_restores_no_thread() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -521,7 +525,7 @@ fn a_forked_child_that_drops_a_guard_restores_no_thread() {
 
 #[test]
 fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let victim = Victim::start("victim");
@@ -540,7 +544,7 @@ fn a_dead_guardian_is_replaced_before_another_thread_is_elevated() {
 
 #[test]
 fn a_later_process_of_the_same_pid_is_not_touched() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let elevator = Elevator::with_guardian().unwrap();
@@ -623,7 +627,7 @@ fn errors_for_threads_that_do_not_exist_name_the_reason() {
 /// because a leaked reservation lasts until the kernel rebuilds the scheduling domains.
 #[test]
 fn the_reservation_of_a_sleeping_thread_is_returned_whichever_call_ends_it() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let (elevator, sleeper) = (Elevator::new().unwrap(), Sleeper::start());
@@ -641,7 +645,8 @@ fn the_reservation_of_a_sleeping_thread_is_returned_whichever_call_ends_it() {
     guard.set_fair().unwrap();
     drop(guard);
     let cpus = std::thread::available_parallelism().unwrap().get();
-    // If one of these calls leaked, the sum of the reservations would exceed the kernel's bound.
+    // Each reservation takes 40 % of a CPU. If one of these calls leaked, the reservations of all
+    // rounds would together exceed all CPUs, and thus the kernel's bound.
     for (name, leave) in [
         (
             "set",

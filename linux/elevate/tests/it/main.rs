@@ -25,7 +25,7 @@ fn skipped(reason: impl Display) {
 
 /// Returns whether this process may use SCHED_FIFO, and reports the reason if it may not. Also
 /// arranges that the process ends when one of its threads occupies a CPU in SCHED_FIFO for 2 s.
-fn permitted() -> bool {
+fn is_permitted() -> bool {
     let limit = libc::rlimit {
         rlim_cur: 2_000_000,
         rlim_max: 2_000_000,
@@ -41,12 +41,13 @@ fn permitted() -> bool {
     }
 }
 
-/// Like [`permitted`], for tests that need root to change users or choose PIDs.
-fn root() -> bool {
+/// Returns whether this process is [permitted](is_permitted) to use SCHED_FIFO and is root, which
+/// some tests need to change users or choose PIDs. Reports the reason if it is not.
+fn is_permitted_root() -> bool {
     // SAFETY: the call has no arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
         skipped("needs root");
     }
-    root && permitted()
+    is_root && is_permitted()
 }

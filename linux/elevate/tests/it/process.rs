@@ -18,6 +18,7 @@ pub(crate) const ROLE: &str = "UPSHIFT_ELEVATE_ROLE";
 pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) output: BufReader<ChildStdout>,
+    /// Entry `NAME=VALUE` of the environment, which the child's own children inherit.
     pub(crate) marker: String,
 }
 
@@ -27,11 +28,12 @@ impl Process {
         Process::try_start(role, settings, || Ok(())).unwrap()
     }
 
-    /// Like [`Process::start`], but calls `before` in the child before it executes this program.
+    /// Starts a child like [`Process::start`], and calls `before_exec` in the child before the
+    /// child executes this program.
     pub(crate) fn try_start(
         role: &str,
         settings: &[(&str, String)],
-        before: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+        before_exec: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Process> {
         use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
         static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -53,7 +55,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         // SAFETY: the closures of the tests only make system calls, so they are safe after `fork`.
-        unsafe { command.pre_exec(before) };
+        unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn()?;
         let output = BufReader::new(child.stdout.take().unwrap());
         Ok(Process {
@@ -146,11 +148,11 @@ pub(crate) struct Sleeper {
 
 impl Sleeper {
     pub(crate) fn start() -> Sleeper {
-        let (wake, sleep) = channel::<()>();
+        let (wake, wake_receiver) = channel::<()>();
         let (sender, receiver) = channel();
         let thread = std::thread::spawn(move || {
             sender.send(current_tid()).unwrap();
-            let _ = sleep.recv();
+            let _ = wake_receiver.recv();
         });
         Sleeper {
             tid: receiver.recv().unwrap(),

@@ -4,18 +4,18 @@ use upshift_elevate::sys::{Kernel, Sys};
 use upshift_elevate::testing::{Call, Faulty};
 use upshift_elevate::{Class, Elevator, Obstacle, Policy, Priority, Restored, Rights};
 
+use crate::is_permitted_root;
 use crate::process::{Process, Sleeper};
-use crate::root;
 
 /// Drops all capabilities of the calling thread only.
 fn drop_capabilities() {
     // The header selects version 3 and the calling thread. The data are the effective, permitted
     // and inheritable sets, in low and high words.
     let header = [0x2008_0522u32, 0];
-    let none = [0u32; 6];
+    let empty_sets = [0u32; 6];
     // SAFETY: the kernel reads a header of two words and six words of data.
-    let dropped = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
-    assert_eq!(dropped, 0);
+    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), empty_sets.as_ptr()) };
+    assert_eq!(result, 0);
 }
 
 fn run_in_thread(body: impl FnOnce() + Send) {
@@ -26,7 +26,7 @@ fn run_in_thread(body: impl FnOnce() + Send) {
 
 #[test]
 fn lowering_needs_no_rights_and_raising_without_them_is_an_error() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     run_in_thread(|| {
@@ -53,7 +53,7 @@ fn lowering_needs_no_rights_and_raising_without_them_is_an_error() {
 
 #[test]
 fn without_rights_a_real_time_thread_is_restored_to_its_former_priority() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     for (policy, former) in [(libc::SCHED_FIFO, 4), (libc::SCHED_RR, 4)] {
@@ -73,7 +73,7 @@ fn without_rights_a_real_time_thread_is_restored_to_its_former_priority() {
 
 #[test]
 fn a_thread_with_more_capabilities_is_restored_by_a_caller_that_has_them() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let elevator = Elevator::new().unwrap();
@@ -96,7 +96,7 @@ fn a_thread_with_more_capabilities_is_restored_by_a_caller_that_has_them() {
 
 #[test]
 fn an_error_for_missing_rights_names_the_remedy() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     run_in_thread(|| {
@@ -120,13 +120,13 @@ fn an_error_for_missing_rights_names_the_remedy() {
 
 #[test]
 fn capabilities_of_a_user_namespace_are_not_mistaken_for_rights() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     match Process::try_start("namespace", &[], enter_user_namespace) {
         Ok(mut process) => {
-            let found = process.line("lacks");
-            assert_eq!(found.as_deref(), Some("[UserNamespace] capable true"));
+            let line = process.line("lacks");
+            assert_eq!(line.as_deref(), Some("[UserNamespace] capable true"));
         }
         Err(error) => crate::skipped(format_args!("no user namespace here: {error}")),
     }
@@ -186,7 +186,7 @@ fn unreadable_files_are_not_an_error() {
 /// cgroup, the error must say that RT time is missing, and the thread's policy must not change.
 #[test]
 fn a_refusal_in_a_cgroup_without_real_time_runtime_names_the_reason() {
-    if !root() {
+    if !is_permitted_root() {
         return;
     }
     let rights = Rights::probe();

@@ -34,7 +34,7 @@ impl PathAt {
         })
     }
 
-    /// Refers to an open file itself; the call needs AT_EMPTY_PATH.
+    /// Creates a reference to an open file itself; the call needs AT_EMPTY_PATH.
     pub(super) fn from_fd(fd: Fd) -> Self {
         Self {
             directory: Some(fd),
@@ -166,7 +166,7 @@ impl UnlinkAt {
         })
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory; `path` is relative as in [`file`](Self::file).
     ///
     /// # Errors
     ///
@@ -206,8 +206,8 @@ macro_rules! two_paths {
         }
 
         impl $name {
-            /// Takes each path relative to the descriptor before it or, if `None`, to the working
-            /// directory.
+            /// Creates the operation. Each path is relative to the directory in the argument before
+            /// it or, if that is `None`, to the working directory.
             ///
             /// # Errors
             ///

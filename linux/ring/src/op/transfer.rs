@@ -9,7 +9,7 @@ use std::io;
 
 /// Returns the result and the buffer of a transfer into a buffer whose first `prefilled` bytes were
 /// filled earlier.
-fn filled<B: IoBufMut>(result: i32, prefilled: u32, mut buffer: B) -> (io::Result<usize>, B) {
+fn finish_read<B: IoBufMut>(result: i32, prefilled: u32, mut buffer: B) -> (io::Result<usize>, B) {
     let prefilled = prefilled as usize;
     let result = match outcome(result) {
         // After an error, the bytes of earlier reads are still in the buffer.
@@ -82,7 +82,7 @@ unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
         let start = unsafe { self.buffer.io_mut_ptr().add(prefilled) };
         opcode::Read::new(self.fd.target(), start, length)
             .offset(match self.prefilled {
-                // The offset may be the value that means the file's own position.
+                // The offset may be `u64::MAX`, the file's own position.
                 0 => self.offset,
                 prefilled => self.offset + u64::from(prefilled),
             })
@@ -91,7 +91,7 @@ unsafe impl<B: IoBufMut> Operation for ReadAt<B> {
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        filled(result, self.prefilled, self.buffer)
+        finish_read(result, self.prefilled, self.buffer)
     }
 }
 
@@ -202,7 +202,7 @@ unsafe impl<B: IoBufMut> Operation for Recv<B> {
     }
 
     fn complete(self, result: i32, _flags: u32) -> Self::Output {
-        filled(result, 0, self.buffer)
+        finish_read(result, 0, self.buffer)
     }
 }
 

@@ -7,7 +7,8 @@ use crate::operation::Operation;
 use io_uring::{opcode, squeue::Entry};
 use std::{fmt, io, ptr};
 
-/// Descriptions of the buffers for the kernel, made when the operation has its final address.
+/// Descriptions of an operation's buffers for the kernel, made when the operation has its final
+/// address.
 struct Vectors(Vec<libc::iovec>);
 
 // SAFETY: the pointers are only passed to the kernel, so any thread may hold them. The operation
@@ -15,7 +16,8 @@ struct Vectors(Vec<libc::iovec>);
 unsafe impl std::marker::Send for Vectors {}
 
 impl Vectors {
-    fn reading<B: IoBuf>(buffers: &[B]) -> Self {
+    /// Describes buffers from which the kernel takes bytes.
+    fn from_sources<B: IoBuf>(buffers: &[B]) -> Self {
         let vector = |buffer: &B| libc::iovec {
             iov_base: buffer.io_ptr().cast_mut().cast(),
             iov_len: buffer.io_len(),
@@ -23,7 +25,8 @@ impl Vectors {
         Self(buffers.iter().map(vector).collect())
     }
 
-    fn writing<B: IoBufMut>(buffers: &mut [B]) -> Self {
+    /// Describes buffers that the kernel fills.
+    fn from_targets<B: IoBufMut>(buffers: &mut [B]) -> Self {
         let vector = |buffer: &mut B| libc::iovec {
             iov_base: buffer.io_mut_ptr().cast(),
             iov_len: buffer.io_capacity(),
@@ -91,7 +94,7 @@ unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
     type Output = (io::Result<usize>, Vec<B>);
 
     fn entry(&mut self) -> Entry {
-        self.vectors = Vectors::writing(&mut self.buffers);
+        self.vectors = Vectors::from_targets(&mut self.buffers);
         let vectors = &self.vectors.0;
         opcode::Readv::new(self.fd.target(), vectors.as_ptr(), vectors.len() as u32)
             .offset(self.offset)
@@ -101,14 +104,14 @@ unsafe impl<B: IoBufMut> Operation for ReadVectored<B> {
 
     fn complete(mut self, result: i32, _flags: u32) -> Self::Output {
         let result = outcome(result);
-        let mut left = *result.as_ref().unwrap_or(&0);
+        let mut remaining = *result.as_ref().unwrap_or(&0);
         if result.is_ok() {
             for buffer in &mut self.buffers {
-                let count = left.min(buffer.io_capacity());
+                let count = remaining.min(buffer.io_capacity());
                 // SAFETY: the kernel fills the buffers in order, so it has initialised the first
                 // `count` bytes of this one.
                 unsafe { buffer.set_filled(count) };
-                left -= count;
+                remaining -= count;
             }
         }
         (result, self.buffers)
@@ -152,7 +155,7 @@ unsafe impl<B: IoBuf> Operation for WriteVectored<B> {
     }
 
     fn entry(&mut self) -> Entry {
-        self.vectors = Vectors::reading(&self.buffers);
+        self.vectors = Vectors::from_sources(&self.buffers);
         let vectors = &self.vectors.0;
         opcode::Writev::new(self.fd.target(), vectors.as_ptr(), vectors.len() as u32)
             .offset(self.offset)
@@ -209,7 +212,7 @@ unsafe impl<B: IoBuf> Operation for SendVectored<B> {
     type Output = (io::Result<usize>, Vec<B>);
 
     fn entry(&mut self) -> Entry {
-        self.vectors = Vectors::reading(&self.buffers);
+        self.vectors = Vectors::from_sources(&self.buffers);
         self.message.0.msg_iov = self.vectors.0.as_mut_ptr();
         self.message.0.msg_iovlen = self.vectors.0.len() as _;
         opcode::SendMsg::new(self.fd.target(), ptr::from_ref(&self.message.0))

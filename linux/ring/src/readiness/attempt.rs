@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const READABLE: u32 = libc::EPOLLIN as u32;
 const WRITABLE: u32 = libc::EPOLLOUT as u32;
 
-/// Buffers or connections that a stream takes per attempt, as in the kernel.
+/// Maximum number of buffers or connections that a stream takes per attempt, as in the kernel.
 const MAX_PER_ATTEMPT: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ impl Group {
     /// Creates the consuming end of a ring.
     ///
     /// # Safety
-    /// The memory is a ring of `entries` descriptors (a power of two) while the value is in use.
+    /// The memory is a ring of `entries` buffers (a power of two) while the value is in use.
     pub(super) unsafe fn new(address: u64, entries: u16) -> Self {
         Self {
             ring: ptr::with_exposed_provenance(address as usize),
@@ -76,13 +76,13 @@ impl Group {
     }
 }
 
-/// Makes an attempt. If the operation must transfer all its bytes, `done` counts the bytes of
-/// earlier attempts. `post` takes completions that are not terminal. `first` is set if the
-/// operation has not waited for readiness yet.
+/// Makes an attempt. If the operation must transfer all its bytes, `bytes_done` counts the bytes of
+/// all attempts. `post` takes completions that are not terminal. `is_first` is set if the operation
+/// has not waited for readiness yet.
 pub(super) fn attempt(
     sqe: &Sqe,
-    done: &mut u32,
-    first: bool,
+    bytes_done: &mut u32,
+    is_first: bool,
     groups: &mut [Option<Group>],
     post: &mut impl FnMut(i32, u32),
 ) -> Outcome {
@@ -93,18 +93,18 @@ pub(super) fn attempt(
         opcode::Nop::CODE => Done(0),
         opcode::Read::CODE | opcode::Readv::CODE => transfer(sqe, READABLE),
         opcode::Write::CODE | opcode::Writev::CODE => transfer(sqe, WRITABLE),
-        opcode::Send::CODE | opcode::SendMsg::CODE => send_or_recv(sqe, done, WRITABLE),
-        opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.ioprio & POLL_FIRST != 0 && first => {
+        opcode::Send::CODE | opcode::SendMsg::CODE => send_or_recv(sqe, bytes_done, WRITABLE),
+        opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.ioprio & POLL_FIRST != 0 && is_first => {
             Wait(READABLE)
         }
         opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.ioprio & RECV_MULTISHOT != 0 => {
             receive_stream(sqe, groups, post)
         }
         opcode::Recv::CODE | opcode::RecvMsg::CODE if sqe.flags & BUFFER_SELECT == 0 => {
-            send_or_recv(sqe, done, READABLE)
+            send_or_recv(sqe, bytes_done, READABLE)
         }
-        opcode::Accept::CODE => accept(sqe, first, post),
-        opcode::Connect::CODE => connect(sqe, first),
+        opcode::Accept::CODE => accept(sqe, is_first, post),
+        opcode::Connect::CODE => connect(sqe, is_first),
         opcode::PollAdd::CODE if sqe.length & POLL_MULTI == 0 => {
             match epoll::ready_events(sqe.fd, sqe.op_flags) {
                 0 => Wait(sqe.op_flags),
@@ -121,32 +121,32 @@ fn would_block(result: i32) -> bool {
 }
 
 /// Sends or receives once; with `MSG_WAITALL`, repeatedly until all bytes are transferred.
-fn send_or_recv(sqe: &Sqe, done: &mut u32, events: u32) -> Outcome {
+fn send_or_recv(sqe: &Sqe, bytes_done: &mut u32, events: u32) -> Outcome {
     loop {
-        let moved = transmit(sqe, *done as usize, events);
-        let so_far = |error| {
-            if *done == 0 {
+        let moved = transmit(sqe, *bytes_done as usize, events);
+        let final_result = |error| {
+            if *bytes_done == 0 {
                 error
             } else {
-                done.cast_signed()
+                bytes_done.cast_signed()
             }
         };
         match moved {
             moved if would_block(moved) => {
                 let gives_up = sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0;
                 return if gives_up {
-                    Done(so_far(moved))
+                    Done(final_result(moved))
                 } else {
                     Wait(events)
                 };
             }
             moved if moved == -libc::EINTR => {}
-            moved if moved <= 0 => return Done(so_far(moved)),
+            moved if moved <= 0 => return Done(final_result(moved)),
             moved => {
-                *done += moved.cast_unsigned();
-                let all = sqe.op_flags & libc::MSG_WAITALL as u32 != 0;
-                if !all || *done as usize >= whole_length(sqe) {
-                    return Done(done.cast_signed());
+                *bytes_done += moved.cast_unsigned();
+                let waits_for_all = sqe.op_flags & libc::MSG_WAITALL as u32 != 0;
+                if !waits_for_all || *bytes_done as usize >= whole_length(sqe) {
+                    return Done(bytes_done.cast_signed());
                 }
             }
         }
@@ -181,16 +181,16 @@ fn whole_length(sqe: &Sqe) -> usize {
     }
 }
 
-/// Transfers the bytes after the first `done`, as many as possible without blocking.
-fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
+/// Transfers the bytes after the first `bytes_done`, as many as possible without blocking.
+fn transmit(sqe: &Sqe, bytes_done: usize, events: u32) -> i32 {
     let flags = sqe.op_flags.cast_signed() & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
     let sends = events == WRITABLE;
     if !is_message(sqe) {
-        let length = sqe.length as usize - done;
-        // SAFETY: the entry's buffer is valid for its whole length, of which `done` bytes have been
-        // transferred, so the rest is valid, too.
+        let length = sqe.length as usize - bytes_done;
+        // SAFETY: the entry's buffer is valid for its whole length, of which `bytes_done` bytes
+        // have been transferred, so the rest is valid, too.
         return result(unsafe {
-            let buffer = sqe.pointer::<u8>().add(done);
+            let buffer = sqe.pointer::<u8>().add(bytes_done);
             if sends {
                 libc::send(sqe.fd, buffer.cast(), length, flags)
             } else {
@@ -199,18 +199,18 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
         } as i64);
     }
     let message = sqe.pointer::<libc::msghdr>();
-    let mut left;
-    let mut rest;
-    let message = if done == 0 {
+    let mut remaining_pieces;
+    let mut remaining_message;
+    let message = if bytes_done == 0 {
         message
     } else {
         // SAFETY: as in `whole_length`.
-        left = skip(unsafe { pieces(sqe) }, done);
+        remaining_pieces = skip(unsafe { pieces(sqe) }, bytes_done);
         // SAFETY: as above.
-        rest = unsafe { *message };
-        rest.msg_iov = left.as_mut_ptr();
-        rest.msg_iovlen = left.len() as _;
-        &raw mut rest
+        remaining_message = unsafe { *message };
+        remaining_message.msg_iov = remaining_pieces.as_mut_ptr();
+        remaining_message.msg_iovlen = remaining_pieces.len() as _;
+        &raw mut remaining_message
     };
     // SAFETY: the header is valid, and the pieces that it describes lie in the operation's buffers.
     result(unsafe {
@@ -222,20 +222,21 @@ fn transmit(sqe: &Sqe, done: usize, events: u32) -> i32 {
     } as i64)
 }
 
-fn skip(pieces: &[libc::iovec], mut done: usize) -> Vec<libc::iovec> {
-    let mut left = Vec::new();
+/// Returns the pieces without their first `bytes` bytes.
+fn skip(pieces: &[libc::iovec], mut bytes: usize) -> Vec<libc::iovec> {
+    let mut remaining = Vec::new();
     for piece in pieces {
-        let skipped = done.min(piece.iov_len);
-        done -= skipped;
+        let skipped = bytes.min(piece.iov_len);
+        bytes -= skipped;
         if skipped < piece.iov_len {
-            left.push(libc::iovec {
+            remaining.push(libc::iovec {
                 // SAFETY: the sum is within the piece, because `skipped` is less than its length.
                 iov_base: unsafe { piece.iov_base.cast::<u8>().add(skipped) }.cast(),
                 iov_len: piece.iov_len - skipped,
             });
         }
     }
-    left
+    remaining
 }
 
 /// Receives into buffers of the group until the socket or the group is empty.
@@ -248,10 +249,10 @@ fn receive_stream(
         return Done(-libc::ENOBUFS);
     };
     let is_message = is_message(sqe);
-    for taken in 0..MAX_PER_ATTEMPT {
+    for filled_buffers in 0..MAX_PER_ATTEMPT {
         let Some((buffer, length, id)) = group.peek() else {
             // The lack of a buffer matters only if there is more to receive.
-            return match taken {
+            return match filled_buffers {
                 0 => Done(-libc::ENOBUFS),
                 _ => Wait(READABLE),
             };
@@ -284,9 +285,9 @@ fn receive_stream(
 /// The kernel's `struct io_uring_recvmsg_out`, which precedes the address and the data.
 #[repr(C)]
 struct Datagram {
-    name: u32,
-    control: u32,
-    payload: u32,
+    name_length: u32,
+    control_length: u32,
+    payload_length: u32,
     flags: u32,
 }
 
@@ -296,28 +297,28 @@ struct Datagram {
 /// The buffer can be written, and the entry points to a header.
 unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
     // SAFETY: the caller guarantees that the entry points to a header.
-    let wanted = unsafe { &*sqe.pointer::<libc::msghdr>() };
-    let name = wanted.msg_namelen as usize;
-    let control = wanted.msg_controllen;
-    let before = size_of::<Datagram>() + name + control;
-    if length < before {
+    let template = unsafe { &*sqe.pointer::<libc::msghdr>() };
+    let name_length = template.msg_namelen as usize;
+    let control_length = template.msg_controllen;
+    let data_offset = size_of::<Datagram>() + name_length + control_length;
+    if length < data_offset {
         return -libc::EFAULT;
     }
-    // SAFETY: the sums are within the buffer, which has at least `before` bytes.
-    let (at_name, at_control, at_data) = unsafe {
-        let at_name = buffer.add(size_of::<Datagram>());
-        (at_name, at_name.add(name), buffer.add(before))
+    // SAFETY: the sums are within the buffer, which has at least `data_offset` bytes.
+    let (name, control, data) = unsafe {
+        let name = buffer.add(size_of::<Datagram>());
+        (name, name.add(name_length), buffer.add(data_offset))
     };
     let mut piece = libc::iovec {
-        iov_base: at_data.cast(),
-        iov_len: length - before,
+        iov_base: data.cast(),
+        iov_len: length - data_offset,
     };
     // SAFETY: all zeroes is an empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = at_name.cast();
-    message.msg_namelen = name as libc::socklen_t;
-    message.msg_control = at_control.cast();
-    message.msg_controllen = control as _;
+    message.msg_name = name.cast();
+    message.msg_namelen = name_length as libc::socklen_t;
+    message.msg_control = control.cast();
+    message.msg_controllen = control_length as _;
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     let flags = sqe.op_flags.cast_signed() | libc::MSG_DONTWAIT;
@@ -328,21 +329,21 @@ unsafe fn receive_datagram(sqe: &Sqe, buffer: *mut u8, length: usize) -> i32 {
         return received;
     }
     let header = Datagram {
-        name: message.msg_namelen,
-        control: message.msg_controllen as u32,
-        payload: received.cast_unsigned(),
+        name_length: message.msg_namelen,
+        control_length: message.msg_controllen as u32,
+        payload_length: received.cast_unsigned(),
         flags: message.msg_flags.cast_unsigned(),
     };
     // SAFETY: the buffer has room for the header; its alignment is unknown.
     unsafe { buffer.cast::<Datagram>().write_unaligned(header) };
-    before as i32 + received
+    data_offset as i32 + received
 }
 
 /// Accepts one connection or, for a stream, all waiting connections. Makes the listening socket
 /// nonblocking permanently, because another thread may accept the connection first, and this call
 /// must not block then.
-fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
-    if first && set_nonblocking(sqe.fd) < 0 {
+fn accept(sqe: &Sqe, is_first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
+    if is_first && set_nonblocking(sqe.fd) < 0 {
         return Done(-errno());
     }
     let flags = sqe.op_flags.cast_signed();
@@ -362,12 +363,12 @@ fn accept(sqe: &Sqe, first: bool, post: &mut impl FnMut(i32, u32)) -> Outcome {
 }
 
 /// Starts to connect or, once the socket is ready, returns the outcome.
-fn connect(sqe: &Sqe, first: bool) -> Outcome {
-    if !first {
+fn connect(sqe: &Sqe, is_first: bool) -> Outcome {
+    if !is_first {
         let mut error: c_int = 0;
         let mut length = size_of::<c_int>() as libc::socklen_t;
         // SAFETY: the pointers are valid, because they point to locals of the given length.
-        let asked = result(unsafe {
+        let status = result(unsafe {
             libc::getsockopt(
                 sqe.fd,
                 libc::SOL_SOCKET,
@@ -376,7 +377,7 @@ fn connect(sqe: &Sqe, first: bool) -> Outcome {
                 &raw mut length,
             )
         });
-        return Done(if asked < 0 { asked } else { -error });
+        return Done(if status < 0 { status } else { -error });
     }
     let connected = connect_at_once(sqe);
     match connected {
@@ -428,11 +429,11 @@ fn transfer(sqe: &Sqe, events: u32) -> Outcome {
 /// before the file. A thread then repeats the whole read, because callers expect a complete read.
 fn is_cut_short(sqe: &Sqe, vectors: &Vectors, moved: i32) -> bool {
     // SAFETY: the vectors are valid until the operation's terminal completion.
-    let asked: usize = unsafe {
+    let requested_bytes: usize = unsafe {
         let vectors = std::slice::from_raw_parts(vectors.pointer(), vectors.count() as usize);
         vectors.iter().map(|vector| vector.iov_len).sum()
     };
-    if moved <= 0 || moved as usize >= asked || sqe.offset == u64::MAX {
+    if moved <= 0 || moved as usize >= requested_bytes || sqe.offset == u64::MAX {
         return false;
     }
     // SAFETY: all zeroes is a valid value, and the call only writes to it.

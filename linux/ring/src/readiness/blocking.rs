@@ -7,6 +7,7 @@ use libc::{c_char, c_int, c_long};
 use std::thread;
 use std::time::Duration;
 
+/// Returns whether an operation always goes to a thread that may block.
 pub(crate) fn is_blocking(opcode: u8) -> bool {
     matches!(
         opcode,
@@ -23,6 +24,7 @@ pub(crate) fn is_blocking(opcode: u8) -> bool {
     )
 }
 
+/// Time between two attempts to connect to a local socket whose queue is full.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Makes the call, and repeats it while signals interrupt it.
@@ -44,11 +46,11 @@ pub(crate) fn make_call(sqe: &Sqe, is_cancelled: impl Fn() -> bool) -> i32 {
 fn set_io_priority(sqe: &Sqe) {
     use std::cell::Cell;
     thread_local!(static PRIORITY: Cell<u16> = const { Cell::new(0) });
-    let carries = matches!(
+    let has_priority = matches!(
         sqe.opcode,
         opcode::Read::CODE | opcode::Write::CODE | opcode::Readv::CODE | opcode::Writev::CODE
     );
-    if carries && PRIORITY.replace(sqe.ioprio) != sqe.ioprio {
+    if has_priority && PRIORITY.replace(sqe.ioprio) != sqe.ioprio {
         /// `IOPRIO_WHO_PROCESS`, with which 0 stands for the calling thread.
         const PROCESS: c_int = 1;
         // The priority is advice, so a refusal is ignored.
@@ -115,13 +117,13 @@ unsafe fn rename(
 /// The buffers can be written.
 unsafe fn read(sqe: &Sqe) -> i32 {
     let vectors = Vectors::from_sqe(sqe);
-    let at = |offset: i64| {
+    let positioned_call = |offset: i64| {
         // SAFETY: the caller upholds the requirements of this call.
         result(
             unsafe { libc::preadv2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
         )
     };
-    at_offset_or_plain(sqe, at, || {
+    call_at_offset(sqe, positioned_call, || {
         // SAFETY: the caller upholds the requirements of this call.
         result(unsafe { libc::readv(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
     })
@@ -133,13 +135,13 @@ unsafe fn read(sqe: &Sqe) -> i32 {
 /// The buffers can be read.
 unsafe fn write(sqe: &Sqe) -> i32 {
     let vectors = Vectors::from_sqe(sqe);
-    let at = |offset: i64| {
+    let positioned_call = |offset: i64| {
         // SAFETY: the caller upholds the requirements of this call.
         result(
             unsafe { libc::pwritev2(sqe.fd, vectors.pointer(), vectors.count(), offset, 0) } as i64,
         )
     };
-    at_offset_or_plain(sqe, at, || {
+    call_at_offset(sqe, positioned_call, || {
         // SAFETY: the caller upholds the requirements of this call.
         result(unsafe { libc::writev(sqe.fd, vectors.pointer(), vectors.count()) } as i64)
     })
@@ -147,12 +149,16 @@ unsafe fn write(sqe: &Sqe) -> i32 {
 
 /// Makes the call at the offset of the entry. Makes the plain call instead if the offset stands for
 /// the file's own position, or if the descriptor has no position.
-fn at_offset_or_plain(sqe: &Sqe, at: impl Fn(i64) -> i32, plain: impl Fn() -> i32) -> i32 {
+fn call_at_offset(
+    sqe: &Sqe,
+    positioned_call: impl Fn(i64) -> i32,
+    plain_call: impl Fn() -> i32,
+) -> i32 {
     if sqe.offset == u64::MAX {
-        return plain();
+        return plain_call();
     }
-    match at(sqe.offset.cast_signed()) {
-        result if result == -libc::ESPIPE => plain(),
+    match positioned_call(sqe.offset.cast_signed()) {
+        result if result == -libc::ESPIPE => plain_call(),
         result => result,
     }
 }

@@ -34,45 +34,51 @@ pub(super) fn set_nonblocking(fd: c_int) -> i32 {
 
 /// Connects without blocking. For this, the socket is made nonblocking during the call.
 pub(super) fn connect_at_once(sqe: &Sqe) -> i32 {
-    let before = set_nonblocking(sqe.fd);
+    let former_flags = set_nonblocking(sqe.fd);
     // SAFETY: the entry's address is valid for its length.
     let connected =
         result(unsafe { libc::connect(sqe.fd, sqe.pointer(), sqe.offset as libc::socklen_t) });
-    if before >= 0 && before & libc::O_NONBLOCK == 0 {
+    if former_flags >= 0 && former_flags & libc::O_NONBLOCK == 0 {
         // SAFETY: the call takes no pointers, so it has no preconditions.
-        unsafe { libc::fcntl(sqe.fd, libc::F_SETFL, before) };
+        unsafe { libc::fcntl(sqe.fd, libc::F_SETFL, former_flags) };
     }
     connected
 }
 
+/// The buffers of an entry that reads or writes: a single buffer, or an array of them.
 pub(crate) struct Vectors {
-    one: libc::iovec,
-    many: *const libc::iovec,
+    single: libc::iovec,
+    /// The array in the memory of the operation, or null if there is a single buffer.
+    array: *const libc::iovec,
     count: c_int,
 }
 
 impl Vectors {
     pub(crate) fn from_sqe(sqe: &Sqe) -> Self {
-        let is_one = matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE);
+        let is_single = matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE);
         Self {
-            one: libc::iovec {
+            single: libc::iovec {
                 iov_base: sqe.pointer(),
                 iov_len: sqe.length as usize,
             },
-            many: if is_one {
+            array: if is_single {
                 std::ptr::null()
             } else {
                 sqe.pointer::<libc::iovec>()
             },
-            count: if is_one { 1 } else { sqe.length.cast_signed() },
+            count: if is_single {
+                1
+            } else {
+                sqe.length.cast_signed()
+            },
         }
     }
 
     pub(crate) fn pointer(&self) -> *const libc::iovec {
-        if self.many.is_null() {
-            &raw const self.one
+        if self.array.is_null() {
+            &raw const self.single
         } else {
-            self.many
+            self.array
         }
     }
 

@@ -60,6 +60,7 @@ pub(crate) fn ready_events(fd: RawFd, events: u32) -> u32 {
     u32::from(poll.revents.cast_unsigned())
 }
 
+/// Set when `epoll_pwait2` has turned out to be missing or forbidden.
 static LACKS_NANOSECONDS: AtomicBool = AtomicBool::new(false);
 
 pub(crate) struct Epoll(OwnedFd);
@@ -121,8 +122,8 @@ impl Epoll {
             Some(time) => return self.wait_for(events, time),
         };
         // SAFETY: the slice has room for `room` events.
-        let found = unsafe { libc::epoll_wait(self.raw_fd(), events.as_mut_ptr(), room, millis) };
-        check_result(found).map(|found| found as usize)
+        let count = unsafe { libc::epoll_wait(self.raw_fd(), events.as_mut_ptr(), room, millis) };
+        check_result(count).map(|count| count as usize)
     }
 
     fn wait_for(&self, events: &mut [Event], time: Duration) -> io::Result<usize> {
@@ -134,7 +135,7 @@ impl Epoll {
         if !LACKS_NANOSECONDS.load(Ordering::Relaxed) {
             // SAFETY: the call writes at most as many events as the slice has, and the time
             // outlives the call.
-            let found = unsafe {
+            let count = unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
                     self.raw_fd(),
@@ -145,12 +146,12 @@ impl Epoll {
                     size_of::<u64>(),
                 )
             };
-            match check_result(found as libc::c_int) {
+            match check_result(count as libc::c_int) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                     // The call is missing before Linux 5.11, or an old seccomp profile forbids it.
                     LACKS_NANOSECONDS.store(true, Ordering::Relaxed);
                 }
-                found => return found.map(|found| found as usize),
+                result => return result.map(|count| count as usize),
             }
         }
         let mut poll = libc::pollfd {

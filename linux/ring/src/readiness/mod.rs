@@ -72,13 +72,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
-use table::{EVENTS, NONE, Operation, State, Status, UNREGISTERED};
+use table::{MAX_EVENTS, NONE, Operation, State, Status, UNREGISTERED};
 
-/// The epoll tokens of the two eventfds: other threads signal one to wake the ring's thread, and
-/// the other when a blocking call has ended. The token of any other descriptor is its number, which
-/// is smaller than these.
-const KICKED: u64 = u64::MAX;
-const POSTED: u64 = u64::MAX - 1;
+/// The epoll token of the eventfd with which other threads wake the ring's thread. The token of a
+/// descriptor that is not one of the two eventfds is its number, which is smaller than both tokens.
+const KICK_TOKEN: u64 = u64::MAX;
+
+/// The epoll token of the eventfd that is signalled when a blocking call has ended.
+const POST_TOKEN: u64 = u64::MAX - 1;
 
 /// Minimum time between two fetches while there are completions to reap.
 const FETCH_INTERVAL: Duration = Duration::from_micros(20);
@@ -101,9 +102,9 @@ pub(crate) struct Readiness {
     /// Number of operations that wait for readiness, or for a thread.
     waiting: Cell<usize>,
     /// Set when the last fetch filled the array of events.
-    more: Cell<bool>,
+    may_have_events: Cell<bool>,
     /// Set from the start of an iteration until its first fetch, if operations wait.
-    fetch_due: Cell<bool>,
+    is_fetch_due: Cell<bool>,
     fetched_at: Cell<Option<Instant>>,
     pub(crate) enters: Cell<u64>,
     pub(crate) submitted: Cell<u64>,
@@ -116,7 +117,7 @@ impl Readiness {
             let readable = libc::EPOLLIN as u32;
             notifier
                 .epoll
-                .add(posts.eventfd.as_raw_fd(), readable, POSTED)?;
+                .add(posts.eventfd.as_raw_fd(), readable, POST_TOKEN)?;
             Ok((notifier, posts))
         };
         let (notifier, posts) = create().map_err(|error| explain("cannot set up epoll", &error))?;
@@ -130,8 +131,8 @@ impl Readiness {
             completions: RefCell::default(),
             state: RefCell::new(State::new()),
             waiting: Cell::new(0),
-            more: Cell::new(false),
-            fetch_due: Cell::new(false),
+            may_have_events: Cell::new(false),
+            is_fetch_due: Cell::new(false),
             fetched_at: Cell::new(None),
             enters: Cell::new(0),
             submitted: Cell::new(0),
@@ -171,7 +172,7 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn begin_iteration(&self) {
-        self.fetch_due.set(self.has_waiting());
+        self.is_fetch_due.set(self.has_waiting());
     }
 
     #[inline]
@@ -181,7 +182,7 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn owes_completions(&self) -> bool {
-        self.more.get() || self.fetch_due.get()
+        self.may_have_events.get() || self.is_fetch_due.get()
     }
 
     #[cold]
@@ -191,7 +192,7 @@ impl Readiness {
 
     #[cold]
     pub(crate) fn has_completions(&self) -> bool {
-        self.more.get() || self.unread() != 0 || self.notifier.is_notified()
+        self.may_have_events.get() || self.unread() != 0 || self.notifier.is_notified()
     }
 
     pub(crate) fn has_arrivals(&self) -> bool {
@@ -243,10 +244,10 @@ impl Readiness {
 
     /// Takes all entries. With `fetch`, also handles the events that are ready now.
     pub(crate) fn enter(&self, fetch: bool) -> usize {
-        let taken = self.take_entries();
+        let entry_count = self.take_entries();
         if fetch {
             let is_recent = |at: Instant| at.elapsed() < FETCH_INTERVAL;
-            if self.more.get()
+            if self.may_have_events.get()
                 || self.unread() == 0
                 || !self.fetched_at.get().is_some_and(is_recent)
             {
@@ -254,16 +255,22 @@ impl Readiness {
                 // wait.
                 let _ = self.fetch(Some(Duration::ZERO));
             }
-            self.fetch_due.set(false);
+            self.is_fetch_due.set(false);
         }
-        taken
+        entry_count
     }
 
-    pub(crate) fn enter_and_wait(&self, want: u32, timeout: Option<Duration>) -> io::Result<usize> {
-        let taken = self.take_entries();
-        let waits = want != 0 && self.unread() == 0;
+    /// Takes all entries. Waits for events if there is no completion yet and `min_completions` is
+    /// not 0, and handles the events that are ready.
+    pub(crate) fn enter_and_wait(
+        &self,
+        min_completions: u32,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let entry_count = self.take_entries();
+        let waits = min_completions != 0 && self.unread() == 0;
         self.fetch(if waits { timeout } else { Some(Duration::ZERO) })?;
-        Ok(taken)
+        Ok(entry_count)
     }
 
     pub(crate) fn close(&self) {
@@ -273,13 +280,14 @@ impl Readiness {
     fn take_entries(&self) -> usize {
         self.enters.set(self.enters.get() + 1);
         let mut queue = self.queue.borrow_mut();
-        let taken = queue.len();
+        let entry_count = queue.len();
         let state = &mut *self.state.borrow_mut();
         for (sqe, level) in queue.drain(..) {
             self.begin(state, &sqe, level);
         }
-        self.submitted.set(self.submitted.get() + taken as u64);
-        taken
+        self.submitted
+            .set(self.submitted.get() + entry_count as u64);
+        entry_count
     }
 
     fn begin(&self, state: &mut State, sqe: &Sqe, level: u8) {
@@ -294,16 +302,16 @@ impl Readiness {
         if sqe.user_data == KICK {
             return self.listen_for_kicks(state, sqe);
         }
-        let mut done = 0;
+        let mut bytes_done = 0;
         let mut post = |result, flags| self.post(sqe.user_data, result, flags);
-        match attempt(sqe, &mut done, true, &mut state.groups, &mut post) {
+        match attempt(sqe, &mut bytes_done, true, &mut state.groups, &mut post) {
             Outcome::Done(result) => self.post(sqe.user_data, result, 0),
             Outcome::Offload => self.offload(state, sqe, level),
             Outcome::Wait(events) => {
                 let operation = Operation {
                     sqe: *sqe,
                     level,
-                    done,
+                    bytes_done,
                     status: Status::Free,
                 };
                 match self.wait_at(state, operation, events) {
@@ -320,7 +328,7 @@ impl Readiness {
     /// poll is edge-triggered, so nothing reads the eventfd.
     fn listen_for_kicks(&self, state: &mut State, sqe: &Sqe) {
         let each_write = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        match self.notifier.epoll.add(sqe.fd, each_write, KICKED) {
+        match self.notifier.epoll.add(sqe.fd, each_write, KICK_TOKEN) {
             Ok(()) => state.kicks = Some(sqe.fd),
             Err(error) => self.post(KICK, -error.raw_os_error().unwrap_or(libc::EIO), 0),
         }
@@ -331,7 +339,7 @@ impl Readiness {
         *state.operation(sqe) = Operation {
             sqe: *sqe,
             level,
-            done: 0,
+            bytes_done: 0,
             status: Status::Offloaded(call.clone()),
         };
         self.waiting.set(self.waiting.get() + 1);
@@ -364,7 +372,7 @@ impl Readiness {
             return Ok(());
         }
         let (epoll, token) = (&self.notifier.epoll, fd as u64);
-        let done = match (descriptor.events, events) {
+        let result = match (descriptor.events, events) {
             (_, 0) => {
                 epoll.remove(fd);
                 Ok(())
@@ -379,7 +387,7 @@ impl Readiness {
                 changed => changed,
             },
         };
-        done.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+        result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
         descriptor.events = events;
         Ok(())
     }
@@ -387,23 +395,23 @@ impl Readiness {
     fn fetch(&self, timeout: Option<Duration>) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
         self.notifier.begin_fetch();
-        let found = self.notifier.epoll.wait(&mut state.events[..], timeout);
+        let result = self.notifier.epoll.wait(&mut state.events[..], timeout);
         if self.unread() != 0 || self.has_waiting() {
             self.fetched_at.set(Some(Instant::now()));
         }
-        let found = match found {
-            Ok(found) => found,
+        let count = match result {
+            Ok(count) => count,
             Err(error) => {
                 self.notifier.end_fetch();
                 return Err(error);
             }
         };
-        self.more.set(found == EVENTS);
-        for index in 0..found {
+        self.may_have_events.set(count == MAX_EVENTS);
+        for index in 0..count {
             let Event { events, u64: token } = state.events[index];
             match token {
-                KICKED => self.post(KICK, i32::from(libc::POLLIN), MORE),
-                POSTED => self.take_posts(state),
+                KICK_TOKEN => self.post(KICK, i32::from(libc::POLLIN), MORE),
+                POST_TOKEN => self.take_posts(state),
                 fd => self.handle_ready(state, fd as RawFd, events),
             }
         }
@@ -423,8 +431,8 @@ impl Readiness {
         }
     }
 
-    fn handle_ready(&self, state: &mut State, fd: RawFd, ready: u32) {
-        let broken = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+    fn handle_ready(&self, state: &mut State, fd: RawFd, ready_events: u32) {
+        let error_events = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         let Some(descriptor) = state.descriptors.get_mut(fd as usize) else {
             return;
         };
@@ -436,14 +444,15 @@ impl Readiness {
                 unreachable!("operations in the list wait");
             };
             let (sqe, level) = (operation.sqe, operation.level);
-            let outcome = if ready & (events | broken) == 0 {
+            let matching_events = ready_events & (events | error_events);
+            let outcome = if matching_events == 0 {
                 Outcome::Wait(events)
             } else if sqe.opcode == opcode::PollAdd::CODE {
-                Outcome::Done((ready & (events | broken)).cast_signed())
+                Outcome::Done(matching_events.cast_signed())
             } else {
                 let mut post = |result, flags| self.post(sqe.user_data, result, flags);
-                let done = &mut operation.done;
-                attempt(&sqe, done, false, &mut state.groups, &mut post)
+                let bytes_done = &mut operation.bytes_done;
+                attempt(&sqe, bytes_done, false, &mut state.groups, &mut post)
             };
             match outcome {
                 Outcome::Wait(events) => {
@@ -474,9 +483,9 @@ impl Readiness {
         let Some(operation) = state.find(user_data) else {
             return;
         };
-        let so_far = match operation.done {
+        let result = match operation.bytes_done {
             0 => -libc::ECANCELED,
-            done => done.cast_signed(),
+            bytes_done => bytes_done.cast_signed(),
         };
         match &operation.status {
             Status::Free => return,
@@ -493,7 +502,7 @@ impl Readiness {
         }
         state.operations[user_data as u32 as usize].status = Status::Free;
         self.waiting.set(self.waiting.get() - 1);
-        self.post(user_data, so_far, 0);
+        self.post(user_data, result, 0);
     }
 
     fn cancel_all(&self, state: &mut State) {

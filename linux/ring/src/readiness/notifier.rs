@@ -7,7 +7,7 @@
 //! notifications. A thread that sleeps on the outer instance is therefore woken once per arming,
 //! even while the owner is busy.
 //!
-//! | | unmasked (`wanted`) | masked |
+//! | | unmasked | masked |
 //! |---|---|---|
 //! | armed in the kernel | the next arrival notifies | the next arrival may notify needlessly |
 //! | not armed | an arrival has notified already | arrivals do not notify |
@@ -38,9 +38,9 @@ pub(crate) struct Notifier {
     /// Number of completions in the queue. Written by the owner.
     unread: AtomicU32,
     /// Set while arrivals are unmasked.
-    wanted: AtomicBool,
+    is_unmasked: AtomicBool,
     /// Set while the inner instance is armed in the outer one.
-    armed: AtomicBool,
+    is_armed: AtomicBool,
     /// Set when the notification of an arrival was cleared; unset when the owner fetches.
     arrival_notified: AtomicBool,
     outer: OnceLock<Outer>,
@@ -59,8 +59,8 @@ impl Notifier {
         Ok(Self {
             epoll: Epoll::new()?,
             unread: AtomicU32::new(0),
-            wanted: AtomicBool::new(false),
-            armed: AtomicBool::new(false),
+            is_unmasked: AtomicBool::new(false),
+            is_armed: AtomicBool::new(false),
             arrival_notified: AtomicBool::new(false),
             outer: OnceLock::new(),
         })
@@ -146,7 +146,7 @@ impl Notifier {
             match token {
                 ARRIVAL => {
                     self.arrival_notified.store(true, SeqCst);
-                    self.armed.store(false, SeqCst);
+                    self.is_armed.store(false, SeqCst);
                 }
                 _ => epoll::drain(&outer.eventfd),
             }
@@ -156,7 +156,7 @@ impl Notifier {
     /// Stops notifications of arrivals. Async-signal-safe.
     #[inline]
     pub(crate) fn mask(&self) {
-        self.wanted.store(false, Relaxed);
+        self.is_unmasked.store(false, Relaxed);
     }
 
     /// Lets the next arrival notify. Is a full barrier. An arrival that has notified does not
@@ -165,9 +165,9 @@ impl Notifier {
     /// threads.
     #[inline]
     pub(crate) fn unmask(&self) {
-        self.wanted.swap(true, SeqCst);
+        self.is_unmasked.swap(true, SeqCst);
         let is_notified = || self.arrival_notified.load(SeqCst) && self.epoll.is_ready();
-        if !self.armed.load(SeqCst) && !is_notified() {
+        if !self.is_armed.load(SeqCst) && !is_notified() {
             self.arm();
         }
     }
@@ -178,7 +178,7 @@ impl Notifier {
         if self.has_unread() || self.epoll.is_ready() {
             return true;
         }
-        self.arm_if_wanted();
+        self.arm_if_unmasked();
         false
     }
 
@@ -206,26 +206,26 @@ impl Notifier {
         if self.arrival_notified.load(Relaxed) {
             self.arrival_notified.store(false, Relaxed);
         }
-        if self.armed.load(Relaxed) && !self.wanted.load(Relaxed) {
+        if self.is_armed.load(Relaxed) && !self.is_unmasked.load(Relaxed) {
             self.disarm();
         }
     }
 
     #[inline]
     pub(crate) fn end_fetch(&self) {
-        self.arm_if_wanted();
+        self.arm_if_unmasked();
     }
 
     #[inline]
-    fn arm_if_wanted(&self) {
-        if self.wanted.load(SeqCst) && !self.armed.load(SeqCst) {
+    fn arm_if_unmasked(&self) {
+        if self.is_unmasked.load(SeqCst) && !self.is_armed.load(SeqCst) {
             self.arm();
         }
     }
 
     fn arm(&self) {
         if let Some(outer) = self.outer.get() {
-            self.armed.store(true, SeqCst);
+            self.is_armed.store(true, SeqCst);
             let once = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
             let _ = outer.epoll.change(self.epoll.raw_fd(), once, ARRIVAL);
         }
@@ -234,11 +234,11 @@ impl Notifier {
     #[cold]
     fn disarm(&self) {
         if let Some(outer) = self.outer.get() {
-            self.armed.store(false, SeqCst);
+            self.is_armed.store(false, SeqCst);
             let _ = outer.epoll.change(self.epoll.raw_fd(), 0, ARRIVAL);
             // Another thread may have unmasked meanwhile. It saw the notifier armed, and did not
             // arm it.
-            self.arm_if_wanted();
+            self.arm_if_unmasked();
         }
     }
 }

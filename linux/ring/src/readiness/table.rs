@@ -8,7 +8,8 @@ use crate::readiness::sqe::Sqe;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-pub(super) const EVENTS: usize = 256;
+/// Maximum number of events that one fetch takes.
+pub(super) const MAX_EVENTS: usize = 256;
 
 /// The end of a list of operations.
 pub(super) const NONE: u32 = u32::MAX;
@@ -17,15 +18,17 @@ pub(super) struct State {
     pub(super) operations: Vec<Operation>,
     pub(super) descriptors: Vec<Descriptor>,
     pub(super) groups: Vec<Option<Group>>,
+    /// The eventfd with which other threads wake the ring's thread, while it is registered.
     pub(super) kicks: Option<RawFd>,
-    pub(super) events: Box<[Event; EVENTS]>,
+    pub(super) events: Box<[Event; MAX_EVENTS]>,
 }
 
 #[derive(Clone)]
 pub(super) struct Operation {
     pub(super) sqe: Sqe,
     pub(super) level: u8,
-    pub(super) done: u32,
+    /// Number of bytes transferred so far, if the operation must transfer all its bytes.
+    pub(super) bytes_done: u32,
     pub(super) status: Status,
 }
 
@@ -61,7 +64,7 @@ impl State {
             descriptors: Vec::new(),
             groups: Vec::new(),
             kicks: None,
-            events: Box::new([NO_EVENT; EVENTS]),
+            events: Box::new([NO_EVENT; MAX_EVENTS]),
         }
     }
 
@@ -71,7 +74,7 @@ impl State {
             let free = Operation {
                 sqe: *sqe,
                 level: 0,
-                done: 0,
+                bytes_done: 0,
                 status: Status::Free,
             };
             self.operations.resize(index + 1, free);

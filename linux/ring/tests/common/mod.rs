@@ -1,6 +1,6 @@
 //! Shared parts of the tests: a small executor, socket pairs, child processes and limits. The
 //! executor polls only futures that were woken, so a lost wake-up appears as a time-out.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses only some of the items")]
 
 use std::future::Future;
 use std::net::{TcpListener, TcpStream};
@@ -51,23 +51,26 @@ pub(crate) fn run_all(ring: &Ring, jobs: Vec<Job<'_>>) {
         .collect();
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        let mut left = 0;
+        let mut pending_jobs = 0;
         let mut polled = false;
-        for (job, flag, done) in &mut jobs {
-            if !*done && flag.take() {
+        for (job, flag, is_done) in &mut jobs {
+            if !*is_done && flag.take() {
                 polled = true;
                 let waker = Waker::from(flag.clone());
-                *done = job
+                *is_done = job
                     .as_mut()
                     .poll(&mut Context::from_waker(&waker))
                     .is_ready();
             }
-            left += usize::from(!*done);
+            pending_jobs += usize::from(!*is_done);
         }
-        if left == 0 {
+        if pending_jobs == 0 {
             return;
         }
-        assert!(Instant::now() < deadline, "{left} jobs were never woken");
+        assert!(
+            Instant::now() < deadline,
+            "{pending_jobs} jobs have not completed within {TIMEOUT:?}"
+        );
         if polled {
             ring.submit().unwrap();
         } else {
@@ -90,10 +93,10 @@ pub(crate) fn block_on<F: Future>(ring: &Ring, future: F) -> F::Output {
     output.unwrap()
 }
 
-/// Waits on the ring and reaps its completions until `done` returns true.
-pub(crate) fn drive_until(ring: &Ring, mut done: impl FnMut() -> bool) {
+/// Waits on the ring and reaps its completions until `condition` returns true.
+pub(crate) fn drive_until(ring: &Ring, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
-    while !done() {
+    while !condition() {
         assert!(
             Instant::now() < deadline,
             "the condition was not met within {TIMEOUT:?}"
@@ -111,6 +114,7 @@ pub(crate) fn ring() -> Ring {
     Ring::new(Config::default()).unwrap()
 }
 
+/// Returns whether io_uring works here, and reports that the test is skipped if it does not.
 pub(crate) fn has_io_uring() -> bool {
     let works = upshift_ring::probe_ring().is_ok();
     if !works {
@@ -180,10 +184,10 @@ pub(crate) fn limit_descriptors(extra: u64) -> DescriptorLimit {
     // SAFETY: `limit` is a valid `rlimit`.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        let before = DescriptorLimit(limit);
+        let former = DescriptorLimit(limit);
         limit.rlim_cur = highest + extra;
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-        before
+        former
     }
 }
 
