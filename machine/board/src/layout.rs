@@ -25,10 +25,10 @@ pub const CPUS: usize = 1024;
 /// Maximum number of vCPUs of all processes together.
 pub const SLOTS: usize = 65_536;
 
-/// Length of the local page: four pages of the kernel.
+/// Length of the local page in bytes: four pages of the kernel.
 pub const LOCAL_BYTES: usize = size_of::<LocalPage>();
 
-/// Length of the global page, a multiple of 4096.
+/// Length of the global page in bytes, a multiple of 4096.
 pub const GLOBAL_BYTES: usize = size_of::<GlobalPage>().next_multiple_of(4096);
 
 /// The local page: written by its process, read and distrusted by the daemon.
@@ -100,7 +100,8 @@ struct SlotLine {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct CpuLine {
-    /// Bit L set: a vCPU has runnable work of level L (after ceilings) on this CPU.
+    /// Levels of the runnable work on this CPU, bit L for level L, after the levels of each vCPU
+    /// were limited to the vCPU's ceiling.
     pub bitmap: AtomicU64,
     /// Number of times that the winner has changed.
     pub switches: AtomicU64,
@@ -276,8 +277,8 @@ impl CpuLine {
     /// Publishes a decision of the scheduler. Counts a switch if the winner changed.
     pub fn publish(&self, bitmap: u64, winner: Option<usize>, level: u8, contenders: u32) {
         let word = winner.map_or(0, |slot| slot as u32 + 1);
-        let before = self.winner.load(Relaxed);
-        if before != word {
+        let old_word = self.winner.load(Relaxed);
+        if old_word != word {
             if word != 0 {
                 self.switches.fetch_add(1, Relaxed);
             }

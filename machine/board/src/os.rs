@@ -69,8 +69,8 @@ pub fn global_page() -> io::Result<(OwnedFd, Mapping<GlobalPage>)> {
 /// Errors of the kernel.
 pub fn memory_file(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let sealed_off = flags | MemfdFlags::NOEXEC_SEAL;
-    let file = match rustix::fs::memfd_create(name, sealed_off) {
+    let noexec_flags = flags | MemfdFlags::NOEXEC_SEAL;
+    let file = match rustix::fs::memfd_create(name, noexec_flags) {
         // Linux before 6.3 does not know `NOEXEC_SEAL`.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
@@ -109,8 +109,8 @@ impl Mapping<LocalPage> {
 }
 
 impl Mapping<GlobalPage> {
-    /// Maps a page of zeroes in place of a global page. It reads as a machine on which no other
-    /// process competes. [`Mapping::replace`] replaces it.
+    /// Maps a page of zeroes in place of a global page. Such a page describes a machine on which no
+    /// other process competes. [`Mapping::replace`] replaces it.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -313,10 +313,10 @@ pub fn receive_any(
             fds.extend(received);
         }
     }
-    let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+    let truncation = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
     Ok(Packet {
         bytes: received.bytes,
-        whole: !received.flags.intersects(cut) && fds.len() <= DESCRIPTORS,
+        whole: !received.flags.intersects(truncation) && fds.len() <= DESCRIPTORS,
         fds,
     })
 }

@@ -49,11 +49,13 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
 /// Maximum number of threads in one message.
 pub const THREADS: usize = 512;
 
-/// Length of the longest message.
+/// Length of the longest message, in bytes.
 pub const MAX_MESSAGE_LEN: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
 
+/// Length of the header of a message, in bytes.
 const HEADER: usize = 8;
-const TEXT: usize = 1024;
+/// Maximum length of the text of a refusal, in bytes.
+const MAX_TEXT_LEN: usize = 1024;
 
 /// A message to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +127,7 @@ const LEAVE: u16 = 3;
 const CENSUS: u16 = 4;
 const WELCOME: u16 = 129;
 const DONE: u16 = 130;
-const CENSUS_IS: u16 = 132;
+const CENSUS_REPLY: u16 = 132;
 const REFUSED: u16 = 255;
 
 /// Encodes a Register message; returns its length, or `None` if there are more than [`VCPUS`] vCPUs
@@ -143,7 +145,7 @@ pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) ->
     for thread in threads {
         writer.thread(thread);
     }
-    Some(writer.at)
+    Some(writer.len)
 }
 
 /// Encodes an Update message; returns its length, or `None` if there are more than [`THREADS`]
@@ -161,17 +163,17 @@ pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> 
     for tid in removed {
         writer.put(&tid.to_le_bytes());
     }
-    Some(writer.at)
+    Some(writer.len)
 }
 
 /// Encodes a Leave message; returns its length.
 pub fn encode_leave(buffer: &mut Buffer) -> usize {
-    Writer::new(buffer, LEAVE).at
+    Writer::new(buffer, LEAVE).len
 }
 
 /// Encodes a Census request; returns its length.
 pub fn encode_census(buffer: &mut Buffer) -> usize {
-    Writer::new(buffer, CENSUS).at
+    Writer::new(buffer, CENSUS).len
 }
 
 impl<'a> Request<'a> {
@@ -240,27 +242,27 @@ impl<'a> Reply<'a> {
                 writer.put(&slot.to_le_bytes());
                 writer.put(&vcpus.to_le_bytes());
                 writer.put(&u16::from(enforcing).to_le_bytes());
-                writer.at
+                writer.len
             }
             Reply::Done(kind) => {
                 let mut writer = Writer::new(buffer, DONE);
                 writer.put(&kind.to_le_bytes());
-                writer.at
+                writer.len
             }
             Reply::Census { bytes } => {
-                let mut writer = Writer::new(buffer, CENSUS_IS);
+                let mut writer = Writer::new(buffer, CENSUS_REPLY);
                 writer.put(&bytes.to_le_bytes());
-                writer.at
+                writer.len
             }
             Reply::Refused { reason, text } => {
                 let mut writer = Writer::new(buffer, REFUSED);
                 writer.put(&reason.number().to_le_bytes());
-                let mut end = text.len().min(TEXT);
+                let mut end = text.len().min(MAX_TEXT_LEN);
                 while !text.is_char_boundary(end) {
                     end -= 1;
                 }
                 writer.put(&text.as_bytes()[..end]);
-                writer.at
+                writer.len
             }
         }
     }
@@ -284,7 +286,7 @@ impl<'a> Reply<'a> {
                 },
             },
             DONE => Reply::Done(reader.u16()?),
-            CENSUS_IS => Reply::Census {
+            CENSUS_REPLY => Reply::Census {
                 bytes: reader.u32()?,
             },
             REFUSED => {

@@ -33,6 +33,7 @@ use upshift_board::{Board, NO_LEVEL, Role, ThreadSpec, Vcpu, VcpuSpec, client, o
 use upshift_elevate::current_tid;
 use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
+/// Maximum duration of the measurement, and of the rival.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -58,16 +59,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = child.stdout.take().ok_or("no pipe")?;
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line)?;
-    let measured = measure(&socket, cpu, rounds);
+    let result = measure(&socket, cpu, rounds);
     let _ = child.kill();
     let _ = child.wait();
-    measured
+    result
 }
 
 /// Spins at level 40 until its standard input is closed.
 fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let ended = Arc::new(AtomicBool::new(false));
-    let end = Arc::clone(&ended);
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let end = Arc::clone(&has_ended);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_line(&mut String::new());
         end.store(true, Release);
@@ -81,7 +82,7 @@ fn rival(socket: &std::path::Path, cpu: usize) -> Result<(), Box<dyn std::error:
     vcpu.settle()?;
     println!("ready");
     let start = Instant::now();
-    while !ended.load(Acquire) && start.elapsed() < MAX_TIME {
+    while !has_ended.load(Acquire) && start.elapsed() < MAX_TIME {
         std::hint::spin_loop();
     }
     Ok(())
@@ -104,19 +105,21 @@ fn spec(cpu: usize, threads: &[(i32, Role)]) -> VcpuSpec {
 
 struct Shared {
     start: Instant,
-    sent: AtomicU64,
+    /// Time at which the last event was sent, ns.
+    sent_at: AtomicU64,
     /// Time at which the dispatcher noticed the last event, ns.
-    dispatched: AtomicU64,
+    dispatched_at: AtomicU64,
     /// Time at which the worker noticed the last event, ns; 0 until the worker has noticed it.
-    answered: AtomicU64,
-    over: AtomicBool,
+    answered_at: AtomicU64,
+    is_over: AtomicBool,
     /// Set in the second half of the rounds, in which the worker sleeps between events.
-    sleeping: AtomicBool,
+    worker_sleeps: AtomicBool,
     /// TIDs of the worker and the dispatcher.
     tids: [AtomicI32; 2],
+    /// Wakes the dispatcher.
     eventfd: OwnedFd,
     /// Wakes the worker in the second half of the rounds.
-    nap: OwnedFd,
+    sleep_eventfd: OwnedFd,
 }
 
 impl Shared {
@@ -145,14 +148,14 @@ fn measure(
     let board = Board::new()?;
     let shared = Arc::new(Shared {
         start: Instant::now(),
-        sent: AtomicU64::new(0),
-        dispatched: AtomicU64::new(0),
-        answered: AtomicU64::new(0),
-        over: AtomicBool::new(false),
-        sleeping: AtomicBool::new(false),
+        sent_at: AtomicU64::new(0),
+        dispatched_at: AtomicU64::new(0),
+        answered_at: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        worker_sleeps: AtomicBool::new(false),
         tids: [const { AtomicI32::new(0) }; 2],
         eventfd: waiting_eventfd()?,
-        nap: waiting_eventfd()?,
+        sleep_eventfd: waiting_eventfd()?,
     });
     let vcpu = board.vcpu(0).ok_or("no vCPU")?;
     let threads = [
@@ -165,7 +168,7 @@ fn measure(
     if std::thread::available_parallelism()?.get() > 1 || cpu != 0 {
         pin(usize::from(cpu == 0))?;
     }
-    let [worker, dispatcher] = [0, 1].map(|at| shared.tids[at].load(Acquire));
+    let [worker, dispatcher] = [0, 1].map(|index| shared.tids[index].load(Acquire));
     let spec = spec(
         cpu,
         &[(worker, Role::Worker), (dispatcher, Role::Dispatcher)],
@@ -181,63 +184,64 @@ fn measure(
     );
     vcpu.line().set_running(50);
     vcpu.settle()?;
-    let mut figures: [Vec<u64>; 3] = Default::default();
+    let mut latencies_ns: [Vec<u64>; 3] = Default::default();
     for round in 0..2 * rounds {
-        let asleep = round >= rounds;
+        let worker_sleeps = round >= rounds;
         if round == rounds {
             vcpu.line().set_awaited(2);
             vcpu.line().set_running(NO_LEVEL);
-            shared.sleeping.store(true, Release);
+            shared.worker_sleeps.store(true, Release);
             os::ring(shared.eventfd.as_fd())?;
             std::thread::sleep(Duration::from_millis(100));
         }
         std::thread::sleep(Duration::from_millis(3));
-        let sent = shared.now().max(1);
-        shared.answered.store(0, Release);
-        shared.sent.store(sent, Release);
-        os::ring(if asleep {
-            shared.nap.as_fd()
+        let sent_at = shared.now().max(1);
+        shared.answered_at.store(0, Release);
+        shared.sent_at.store(sent_at, Release);
+        os::ring(if worker_sleeps {
+            shared.sleep_eventfd.as_fd()
         } else {
             shared.eventfd.as_fd()
         })?;
-        while shared.answered.load(Acquire) == 0 && shared.start.elapsed() < MAX_TIME {
+        while shared.answered_at.load(Acquire) == 0 && shared.start.elapsed() < MAX_TIME {
             std::hint::spin_loop();
         }
-        let answered = shared.answered.load(Acquire).saturating_sub(sent);
-        if asleep {
-            figures[2].push(answered);
+        let latency_ns = shared.answered_at.load(Acquire).saturating_sub(sent_at);
+        if worker_sleeps {
+            latencies_ns[2].push(latency_ns);
         } else {
-            figures[0].push(shared.dispatched.load(Acquire).saturating_sub(sent));
-            figures[1].push(answered);
+            let dispatched_at = shared.dispatched_at.load(Acquire);
+            latencies_ns[0].push(dispatched_at.saturating_sub(sent_at));
+            latencies_ns[1].push(latency_ns);
         }
         if shared.start.elapsed() >= MAX_TIME {
             break;
         }
     }
-    shared.over.store(true, Release);
+    shared.is_over.store(true, Release);
     os::ring(shared.eventfd.as_fd())?;
-    os::ring(shared.nap.as_fd())?;
+    os::ring(shared.sleep_eventfd.as_fd())?;
     for thread in threads {
         let _ = thread.join();
     }
-    for (name, figures) in ["dispatcher", "worker", "sleeper"]
+    for (name, latencies_ns) in ["dispatcher", "worker", "sleeper"]
         .into_iter()
-        .zip(&mut figures)
+        .zip(&mut latencies_ns)
     {
-        figures.sort_unstable();
-        let at = |share: f64| {
-            figures
-                .get((figures.len() as f64 * share) as usize)
+        latencies_ns.sort_unstable();
+        let quantile_us = |quantile: f64| {
+            latencies_ns
+                .get((latencies_ns.len() as f64 * quantile) as usize)
                 .copied()
                 .unwrap_or(0) as f64
                 / 1000.0
         };
         println!(
             "{name:10}  p50 {:6.1}  p90 {:6.1}  p99 {:6.1}  p99.9 {:6.1}",
-            at(0.5),
-            at(0.9),
-            at(0.99),
-            at(0.999)
+            quantile_us(0.5),
+            quantile_us(0.9),
+            quantile_us(0.99),
+            quantile_us(0.999)
         );
     }
     Ok(())
@@ -261,14 +265,14 @@ fn spawn(
 
 /// Spins at level 50 and polls for arrivals, or sleeps until an arrival.
 fn worker(shared: &Shared, vcpu: &Vcpu) {
-    while !shared.over.load(Acquire) && shared.start.elapsed() < MAX_TIME {
-        if shared.sleeping.load(Acquire) {
-            wait(&shared.nap);
-            shared.answered.store(shared.now(), Release);
+    while !shared.is_over.load(Acquire) && shared.start.elapsed() < MAX_TIME {
+        if shared.worker_sleeps.load(Acquire) {
+            wait(&shared.sleep_eventfd);
+            shared.answered_at.store(shared.now(), Release);
             continue;
         }
         if vcpu.line().arrived().load(Acquire) != 0 {
-            shared.answered.store(shared.now(), Release);
+            shared.answered_at.store(shared.now(), Release);
             vcpu.line().arrived().store(0, Release);
             let _ = vcpu.settle();
         }
@@ -277,12 +281,12 @@ fn worker(shared: &Shared, vcpu: &Vcpu) {
 
 /// Sleeps until an event is sent, and publishes an arrival of level 2.
 fn dispatcher(shared: &Shared, vcpu: &Vcpu) {
-    while !shared.over.load(Acquire) {
+    while !shared.is_over.load(Acquire) {
         wait(&shared.eventfd);
-        if shared.sleeping.load(Acquire) || shared.over.load(Acquire) {
+        if shared.worker_sleeps.load(Acquire) || shared.is_over.load(Acquire) {
             continue;
         }
-        shared.dispatched.store(shared.now(), Release);
+        shared.dispatched_at.store(shared.now(), Release);
         let _ = vcpu.arrive(2);
     }
 }

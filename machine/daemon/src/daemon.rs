@@ -103,7 +103,7 @@ impl Builder {
         self
     }
 
-    /// Replaces the other calls, for tests that inject faults.
+    /// Replaces the other system calls, for tests that inject faults.
     pub fn machine(mut self, machine: Arc<dyn Machine>) -> Builder {
         self.machine = machine;
         self
@@ -136,7 +136,7 @@ impl Builder {
                 Some(built.map_err(failed("start the guardian"))?)
             }
         };
-        let too_few = raise_file_limit();
+        let low_limit = raise_file_limit();
         let cpus = cpu_limit(self.sys.as_ref()).map_err(failed("count the CPUs"))?;
         let global = Global::new(generation(), cpus).map_err(failed("make the global page"))?;
         global.set_enforcing(mode == Mode::Enforcing);
@@ -144,9 +144,9 @@ impl Builder {
         let (config, sys, machine) = (self.config, self.sys, self.machine);
         let shared = Shared::new(config, elevator, sys, machine, global, cpus, reader);
         let shared = Arc::new(shared);
-        if let Some(too_few) = too_few {
+        if let Some(low_limit) = low_limit {
             shared.warn("descriptors", || {
-                format!("the limit of {too_few} open files is too low for all the clients that the configuration admits: raise it (LimitNOFILE={DESCRIPTORS})")
+                format!("the limit of {low_limit} open files is too low for all the clients that the configuration admits: raise it (LimitNOFILE={DESCRIPTORS})")
             });
         }
         let orders = Arc::new(OrderQueue::new().map_err(failed("make an eventfd"))?);
@@ -194,7 +194,8 @@ impl Daemon {
         &self.mode
     }
 
-    /// Returns the guardian's process id, if there is one.
+    /// Returns the process id of the guardian, which restores the threads if the daemon dies;
+    /// `None` in cooperative mode.
     pub fn guardian_pid(&self) -> Option<i32> {
         self.shared.elevator.as_ref()?.guardian_pid()
     }
@@ -226,20 +227,21 @@ impl Drop for Daemon {
 const DESCRIPTORS: u64 = 65_536;
 
 /// Raises the limit on open files to [`DESCRIPTORS`] if permitted (CAP_SYS_RESOURCE), otherwise to
-/// the hard limit. Returns the limit if it is low, because the daemon then admits fewer clients.
+/// the hard limit. Returns the limit if it is below a quarter of [`DESCRIPTORS`], because the
+/// daemon then admits fewer clients.
 fn raise_file_limit() -> Option<u64> {
     let before = rustix::process::getrlimit(Resource::Nofile);
     let mut limit = before;
-    let most = before.maximum?;
-    limit.current = Some(most.max(DESCRIPTORS));
+    let hard_limit = before.maximum?;
+    limit.current = Some(hard_limit.max(DESCRIPTORS));
     limit.maximum = limit.current;
     if rustix::process::setrlimit(Resource::Nofile, limit).is_err() {
         limit = before;
         limit.current = limit.maximum;
         let _ = rustix::process::setrlimit(Resource::Nofile, limit);
     }
-    let now = rustix::process::getrlimit(Resource::Nofile);
-    now.current.filter(|&now| now < DESCRIPTORS / 4)
+    let after = rustix::process::getrlimit(Resource::Nofile);
+    after.current.filter(|&limit| limit < DESCRIPTORS / 4)
 }
 
 /// Returns the time of the start, a number that no other run of a daemon has had.

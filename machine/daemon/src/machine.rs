@@ -30,7 +30,8 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn pidfd(&self, pid: i32) -> io::Result<OwnedFd>;
     /// Creates a doorbell.
     fn doorbell(&self) -> io::Result<OwnedFd>;
-    /// Checks that `file` is a sealed page, and maps it for reading. `InvalidInput` if it is not.
+    /// Checks that `file` is a sealed page, and maps it for reading. Fails with `InvalidInput` if
+    /// `file` is not a sealed page.
     fn local_page(&self, file: BorrowedFd<'_>) -> io::Result<Mapping<LocalPage>>;
     /// Adds a doorbell to an epoll, edge-triggered.
     fn watch(&self, epoll: BorrowedFd<'_>, eventfd: BorrowedFd<'_>, key: u64) -> io::Result<()>;

@@ -40,7 +40,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_millis(100);
 
 /// Maximum time for which each thread of the daemon works in each [`WINDOW`].
 pub(crate) const BUDGET: Duration = Duration::from_millis(4);
-/// See [`BUDGET`].
+/// Length of the window to which [`BUDGET`] applies.
 pub(crate) const WINDOW: Duration = Duration::from_millis(20);
 
 /// The limit on the work of one of the daemon's threads, ns. It is a fifth of the time, with bursts
@@ -162,6 +162,7 @@ impl Shared {
         self.log.warn(kind, text);
     }
 
+    /// Counts an ejection, and prints its reason.
     pub(crate) fn eject(&self, text: String) {
         self.counts.ejected.fetch_add(1, Relaxed);
         self.log.say(text);
@@ -177,7 +178,7 @@ impl Shared {
     }
 }
 
-/// Returns no CPU if the kernel's list is invalid.
+/// Parses a list of CPUs of the kernel. Returns no CPU if the list is invalid.
 pub(crate) fn parse_cpus(list: &str) -> Vec<usize> {
     let mut cpus = upshift_units::cpus(list).unwrap_or_default();
     cpus.truncate(upshift_board::layout::CPUS);

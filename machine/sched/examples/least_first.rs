@@ -56,8 +56,8 @@ impl Policy for LeastFirst {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let scheduler = Priority::of::<45>();
-    if let Err(missing) = Rights::probe().require(scheduler) {
+    let scheduler_priority = Priority::of::<45>();
+    if let Err(missing) = Rights::probe().require(scheduler_priority) {
         println!("skipped: {missing}");
         return Ok(());
     }
@@ -65,33 +65,40 @@ fn main() -> Result<(), Box<dyn Error>> {
     for word in std::env::args().skip(1) {
         pids.push(word.parse()?);
     }
-    let mut own: Vec<Child> = Vec::new();
+    let mut spinners: Vec<Child> = Vec::new();
     if pids.is_empty() {
         for _ in 0..2 {
-            own.push(
+            spinners.push(
                 Command::new("sh")
                     .args(["-c", "while :; do :; done"])
                     .spawn()?,
             );
         }
-        pids = own.iter().map(|child| child.id() as i32).collect();
+        pids = spinners.iter().map(|child| child.id() as i32).collect();
     }
-    let time = Duration::from_secs(if own.is_empty() { 10 } else { 1 });
+    let time = Duration::from_secs(if spinners.is_empty() { 10 } else { 1 });
     let elevator = Elevator::with_guardian()?;
-    let with = elevator.clone();
-    let running = Scheduler::start(&elevator, 0, scheduler, move || {
+    let thread_elevator = elevator.clone();
+    let running = Scheduler::start(&elevator, 0, scheduler_priority, move || {
         let config = Config::for_cpus([0]);
         let base = config.base;
         let mut engine = Engine::new(config, Box::new(LeastFirst { used: Vec::new() }));
-        let monitor = ProcessMonitor::start(&engine.control(), &with, scheduler)?;
+        let monitor =
+            ProcessMonitor::start(&engine.control(), &thread_elevator, scheduler_priority)?;
         for pid in pids {
-            engine.add(Processes::attach(&with, &monitor, pid, base, false)?)?;
+            engine.add(Processes::attach(
+                &thread_elevator,
+                &monitor,
+                pid,
+                base,
+                false,
+            )?)?;
         }
         Ok::<_, SchedError>(engine)
     })?;
     std::thread::sleep(time);
     let (report, _) = running.stop()?;
-    for mut child in own {
+    for mut child in spinners {
         child.kill()?;
         child.wait()?;
     }

@@ -35,7 +35,8 @@ fn read(clock: libc::clockid_t) -> Option<Nanos> {
     (done == 0).then_some(time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos)
 }
 
-/// Returns the CPU time of a thread, ns, or `None` if the thread has ended. One system call.
+/// Returns the CPU time of a thread, ns, or `None` if the thread has ended. This costs one system
+/// call.
 pub(crate) fn thread_cpu_time(tid: libc::pid_t) -> Option<Nanos> {
     // Number of a thread's CPU clock (linux/posix-timers_types.h): the complement of the tid, then
     // three bits: 4 selects a thread's clock, 2 the scheduler's count.

@@ -94,8 +94,8 @@ impl OpenPieces {
 }
 
 impl OpenPieces {
-    /// Returns whether changing `changed` of the tasks' threads takes a small part of an open
-    /// piece.
+    /// Returns whether changing `changed` threads takes a small part of an open piece. `threads` is
+    /// the number of threads of all tasks.
     pub(crate) fn may_change(&self, changed: usize, threads: usize) -> bool {
         let calls = u32::try_from(changed).unwrap_or(u32::MAX);
         let cost = (CALL_TIME * calls.saturating_mul(OVERHEAD_DIVISOR)).as_nanos();
@@ -104,10 +104,10 @@ impl OpenPieces {
     }
 }
 
-/// Bounds of the time between pieces; the maximum is below one second, the period of the kernel's
-/// throttling.
+/// Minimum time from the beginning of a piece to the beginning of the next piece.
 const MIN_PERIOD: Duration = Duration::from_millis(10);
-/// See [`MIN_PERIOD`].
+/// Maximum time from the beginning of a piece to the beginning of the next piece. It is below one
+/// second, the period of the kernel's throttling.
 const MAX_PERIOD: Duration = Duration::from_millis(800);
 
 impl Config {
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(open.pieces(8), Some((22_000_000, 3_000_000)));
         assert_eq!(open.pieces(2000), Some((176_000_000, 24_000_000)));
         assert_eq!(open.pieces(1_000_000), Some((704_000_000, 96_000_000)));
-        let off = OpenPieces { part: 0.0, ..open };
-        assert_eq!(off.pieces(8), None);
+        let disabled = OpenPieces { part: 0.0, ..open };
+        assert_eq!(disabled.pieces(8), None);
     }
 }

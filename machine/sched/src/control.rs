@@ -64,7 +64,7 @@ impl Control {
         self.shared.monitor_thread.store(tid, Release);
     }
 
-    /// Returns the CPU time of the process monitor's thread, ns. One system call.
+    /// Returns the CPU time of the process monitor's thread, ns. This costs one system call.
     pub(crate) fn monitor_cpu_time(&self) -> Nanos {
         match self.shared.monitor_thread.load(Acquire) {
             0 => 0,

@@ -18,7 +18,6 @@
 //!   (`due.rs`), because an additional wake-up costs the task in front more than the work itself.
 //! * If a CPU becomes unavailable (unplugged, or removed from a cpuset), the engine moves its tasks
 //!   to the other CPUs. Losing the last CPU ends the loop.
-//!   to the other CPUs; losing the last CPU ends the loop.
 //! * However the loop ends, the owner of the engine drops the members, which restores them.
 //!
 //! One thread runs the engine, above all tasks. It takes no lock, and allocates a few short vectors
@@ -45,7 +44,7 @@ use due::WorkTimes;
 /// If a wake-up is later than this, in ns, the scheduler was stopped or the machine was suspended.
 const MAX_LATENESS: Nanos = 1_000_000_000;
 /// Time between reports, ns.
-const PUBLISH: Nanos = 1_000_000_000;
+const PUBLISH_INTERVAL: Nanos = 1_000_000_000;
 
 /// A policy, its tasks, and the loop that connects them.
 pub struct Engine<M> {
@@ -56,10 +55,12 @@ pub struct Engine<M> {
     slots: Vec<Slot<M>>,
     ratchet: Ratchet,
     cpus: Vec<Cpu>,
-    open: bool,
+    /// Set during an open piece.
+    is_open: bool,
     /// Beginning of the interval in which ordinary threads are due their part.
     closed_at: Nanos,
-    moved: bool,
+    /// Set if a task has changed its CPU in this interval.
+    has_moved: bool,
     turn: Turn,
     turn_began: Nanos,
     /// Set when an open piece overlapped the turn, because usage then says little about which tasks
@@ -69,7 +70,9 @@ pub struct Engine<M> {
     /// The scheduler's own CPU time when the engine began, and at [`Engine::closed_at`].
     own_cpu_time_at_start: Nanos,
     own_cpu_time_at_close: Nanos,
+    /// Times by which turns began too late, ns.
     late: Samples,
+    /// Durations of turns that changed the task in front of a CPU, ns.
     cost: Samples,
     trace: Trace,
     report: Report,
@@ -86,7 +89,7 @@ struct Slot<M> {
     sleeps: bool,
     /// Number of turns since the member was last asked whether it sleeps.
     turns_since_sleep_check: u32,
-    /// CPU time when the task was added, at the last reading, and since the last report to the
+    /// CPU time when the engine began, at the last reading, and since the last report to the
     /// policy.
     cpu_time_at_start: Nanos,
     cpu_time: Nanos,
@@ -158,9 +161,9 @@ impl<M: Member> Engine<M> {
             policy,
             control: Control::default(),
             slots: Vec::new(),
-            open: false,
+            is_open: false,
             closed_at: 0,
-            moved: false,
+            has_moved: false,
             turn_began: 0,
             turn_was_open: false,
             began: 0,
@@ -272,8 +275,8 @@ impl<M: Member> Engine<M> {
             clock.wait(Some(due.next()), &self.control);
         }
         let now = clock.now();
-        let own = self.own_cpu_time(clock);
-        let report = self.report(now, own);
+        let own_cpu_time = self.own_cpu_time(clock);
+        let report = self.report(now, own_cpu_time);
         self.control.publish(|| report.clone());
         Ok(report)
     }
@@ -285,9 +288,9 @@ impl<M: Member> Engine<M> {
         due: &mut WorkTimes,
     ) -> Result<(), SchedError> {
         // While the scheduler was stopped or suspended, thread ids may have been reused.
-        let slept = now.saturating_sub(due.next()) > MAX_LATENESS;
+        let was_stopped = now.saturating_sub(due.next()) > MAX_LATENESS;
         self.apply_changes()?;
-        if self.control.take_scan_request() || slept {
+        if self.control.take_scan_request() || was_stopped {
             self.scan(true, now, due)?;
         }
         if due.turn_end.is_some_and(|at| now >= at) {
@@ -300,19 +303,19 @@ impl<M: Member> Engine<M> {
         }
         if due.piece_is_due(now) {
             let pieces = self.config.open_pieces.pieces(self.threads());
-            let own = self.own_cpu_time(clock);
-            if !self.open && self.ordinary_threads_had_their_part(now, own) {
-                self.begin_interval(now, own);
+            let own_cpu_time = self.own_cpu_time(clock);
+            if !self.is_open && self.ordinary_threads_had_their_part(now, own_cpu_time) {
+                self.begin_interval(now, own_cpu_time);
                 due.postpone_piece(now, pieces);
             } else {
-                if self.open {
+                if self.is_open {
                     self.close(now)?;
-                    let own = self.own_cpu_time(clock);
-                    self.begin_interval(now, own);
+                    let own_cpu_time = self.own_cpu_time(clock);
+                    self.begin_interval(now, own_cpu_time);
                 } else {
                     self.open(now)?;
                 }
-                due.record_piece(now, self.open, pieces);
+                due.record_piece(now, self.is_open, pieces);
             }
         }
         if due.wants_scan(now) {
@@ -322,10 +325,10 @@ impl<M: Member> Engine<M> {
             due.record_scan(now, threads > before, threads);
         }
         if now >= due.publish {
-            due.publish = now + PUBLISH;
+            due.publish = now + PUBLISH_INTERVAL;
             let control = self.control.clone();
-            let own = self.own_cpu_time(clock);
-            control.publish(|| self.report(now, own));
+            let own_cpu_time = self.own_cpu_time(clock);
+            control.publish(|| self.report(now, own_cpu_time));
         }
         Ok(())
     }
@@ -357,24 +360,24 @@ impl<M: Member> Engine<M> {
     /// Moves the tasks of CPU `number`, which can no longer be used, to other CPUs; `false` if it
     /// was the last CPU.
     fn drop_cpu(&mut self, number: usize) -> Result<bool, SchedError> {
-        let Some(lost) = self.cpus.iter().position(|cpu| cpu.number == number) else {
+        let Some(lost_index) = self.cpus.iter().position(|cpu| cpu.number == number) else {
             return Ok(false);
         };
         if self.cpus.len() == 1 {
             return Ok(false);
         }
-        self.cpus.remove(lost);
-        self.moved = true;
+        self.cpus.remove(lost_index);
+        self.has_moved = true;
         self.report.lost.push(number);
         self.turn = Turn::new(self.cpus.len());
         for id in 0..self.slots.len() {
             let slot = &mut self.slots[id];
-            if slot.cpu != lost {
-                slot.cpu -= usize::from(slot.cpu > lost);
+            if slot.cpu != lost_index {
+                slot.cpu -= usize::from(slot.cpu > lost_index);
                 continue;
             }
             slot.cpu = id % self.cpus.len();
-            let (number, open) = (self.cpus[slot.cpu].number, self.open);
+            let (number, open) = (self.cpus[slot.cpu].number, self.is_open);
             slot.notch.at = self.config.base;
             let waiting = if open {
                 TaskClass::Idle

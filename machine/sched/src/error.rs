@@ -120,7 +120,7 @@ impl fmt::Display for SchedError {
             ),
             SchedError::Leased(pid) => write!(
                 f,
-                "process {pid} holds a lease on its files in /proc (fcntl F_SETLEASE), so its files cannot be read"
+                "process {pid} holds a lease on its files in /proc (fcntl F_SETLEASE), so its files cannot be read: end the lease, or choose another process"
             ),
             SchedError::TimeLimit { pid, limit_us } => write!(
                 f,

@@ -12,7 +12,6 @@
 //! time between two decisions of the policy. A task that the policy prefers in a turn is
 //! *favoured*, and the task that runs first on a CPU is *in front*. An *open piece* is a time that
 //! is left to ordinary threads.
-//! first on a CPU is *in front*. An *open piece* is a time that is left to ordinary threads.
 //!
 //! | part | concern |
 //! |---|---|

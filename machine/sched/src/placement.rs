@@ -43,11 +43,11 @@ pub(crate) fn place(
         .iter_mut()
         .filter(|placement| !favoured.contains(&placement.task))
     {
-        let least = (0..cpus).min_by_key(|&cpu| load[cpu]).unwrap_or(0);
-        if load[placement.cpu] >= load[least] + 2 {
+        let least_loaded = (0..cpus).min_by_key(|&cpu| load[cpu]).unwrap_or(0);
+        if load[placement.cpu] >= load[least_loaded] + 2 {
             load[placement.cpu] -= 1;
-            load[least] += 1;
-            placement.cpu = least;
+            load[least_loaded] += 1;
+            placement.cpu = least_loaded;
         }
     }
     front

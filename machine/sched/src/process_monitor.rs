@@ -207,8 +207,8 @@ fn next(epoll: libc::c_int) -> Option<u64> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     // SAFETY: `event` has space for the one event that the kernel writes. The descriptor is open as
     // long as this thread runs.
-    let found = unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
-    match found {
+    let count = unsafe { libc::epoll_wait(epoll, &raw mut event, 1, -1) };
+    match count {
         1 => Some(event.u64),
         // An error other than an interruption would repeat for ever.
         _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => None,
@@ -223,7 +223,7 @@ pub(crate) fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     descriptor(|| fd as libc::c_int)
 }
 
-/// Returns whether the process of `pidfd` has ended. One system call.
+/// Returns whether the process of `pidfd` has ended. This costs one system call.
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd {
         fd: pidfd.as_raw_fd(),

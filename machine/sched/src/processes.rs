@@ -28,8 +28,8 @@ use crate::process_monitor::ProcessMonitor;
 use crate::procfs;
 use process::Process;
 
-/// Maximum number of threads that `wants_cpu` examines. One takes about 10 µs.
-const ASKED_THREADS: usize = 32;
+/// Maximum number of threads that `wants_cpu` examines, at about 10 µs each.
+const MAX_EXAMINED_THREADS: usize = 32;
 
 /// A task that consists of one or several processes.
 #[derive(Debug)]
@@ -43,9 +43,10 @@ pub struct Processes {
     with_children: bool,
     class: TaskClass,
     cpu: Option<usize>,
-    ended: Nanos,
+    /// CPU time of processes that have ended, ns.
+    ended_cpu_time: Nanos,
     refused: u64,
-    corrected: u64,
+    corrections: u64,
 }
 
 impl Processes {
@@ -74,9 +75,9 @@ impl Processes {
             with_children,
             class: TaskClass::Fifo(base),
             cpu: None,
-            ended: 0,
+            ended_cpu_time: 0,
             refused: 0,
-            corrected: 0,
+            corrections: 0,
         };
         let process = Process::attach(elevator, monitor, pid, task.class, None)?;
         task.processes.push(process);
@@ -99,7 +100,7 @@ impl Processes {
 
     /// Returns the number of times that a thread's own change of policy or CPUs was reverted.
     pub fn corrections(&self) -> u64 {
-        self.corrected
+        self.corrections
     }
 
     fn scan_children(&mut self) {
@@ -155,7 +156,7 @@ impl Member for Processes {
     }
 
     fn cpu_time(&mut self) -> Nanos {
-        let mut sum = self.ended;
+        let mut sum = self.ended_cpu_time;
         for process in &mut self.processes {
             if let Ok(time) = process_time(process.pid) {
                 process.cpu_time = process.cpu_time.max(time);
@@ -167,7 +168,7 @@ impl Member for Processes {
 
     fn wants_cpu(&self) -> bool {
         let threads = self.processes.iter().flat_map(Process::tids);
-        threads.take(ASKED_THREADS).any(|tid| !sleeps(tid))
+        threads.take(MAX_EXAMINED_THREADS).any(|tid| !sleeps(tid))
     }
 
     fn scan(&mut self, thorough: bool) -> Result<bool, SchedError> {
@@ -179,11 +180,11 @@ impl Member for Processes {
             // Without a guardian, the end of this process would leave the threads elevated.
             let guarded = self.elevator.ensure_guardian();
             guarded.map_err(SchedError::Elevate)?;
-            let ended = &mut self.ended;
+            let ended_cpu_time = &mut self.ended_cpu_time;
             self.processes.retain(|process| {
-                let ends = process.has_ended();
-                *ended += if ends { process.cpu_time } else { 0 };
-                !ends
+                let has_ended = process.has_ended();
+                *ended_cpu_time += if has_ended { process.cpu_time } else { 0 };
+                !has_ended
             });
         }
         // Where the kernel reports each new thread, the other processes need not be read.
@@ -193,7 +194,7 @@ impl Member for Processes {
                 process.update_threads(&self.elevator, class, cpu, threads)?;
             }
             if thorough && let Some(cpu) = cpu {
-                self.corrected += process.correct(class, cpu, threads)?;
+                self.corrections += process.correct(class, cpu, threads)?;
             }
         }
         if self.with_children {
@@ -204,8 +205,8 @@ impl Member for Processes {
 
     fn on_thread_start(&mut self, parent: i32, pid: i32, tid: i32) -> Result<(), SchedError> {
         let (class, cpu, threads) = (self.class, self.cpu, self.threads() + 1);
-        let own = self.processes.iter_mut().find(|process| process.pid == pid);
-        if let Some(process) = own {
+        let process = self.processes.iter_mut().find(|process| process.pid == pid);
+        if let Some(process) = process {
             process.add_thread(tid, &self.elevator, class, cpu, threads)?;
         } else if self.with_children && self.pids().any(|pid| pid == parent) {
             self.scan_children();
@@ -214,8 +215,8 @@ impl Member for Processes {
     }
 
     fn on_thread_end(&mut self, pid: i32, tid: i32) {
-        let own = self.processes.iter_mut().find(|process| process.pid == pid);
-        if let Some(process) = own {
+        let process = self.processes.iter_mut().find(|process| process.pid == pid);
+        if let Some(process) = process {
             process.remove_thread(tid);
         }
     }

@@ -12,6 +12,7 @@ use crate::error::SchedError;
 /// The kernel's flag for its own threads, in field 9 of `/proc/PID/stat`.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
+/// Checks that process `pid` can be scheduled.
 pub(crate) fn check(pid: i32) -> Result<(), SchedError> {
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => SchedError::Leased(pid),
@@ -115,6 +116,7 @@ fn same_user(pid: i32) -> bool {
     theirs == ours
 }
 
+/// Returns the user of process `pid`, and the user of this process.
 pub(crate) fn user_ids(pid: i32) -> (u32, u32) {
     let theirs = fs::metadata(format!("/proc/{pid}")).map_or(0, |found| found.uid());
     let ours = fs::metadata("/proc/self").map_or(0, |found| found.uid());

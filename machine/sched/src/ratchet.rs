@@ -48,21 +48,21 @@ impl Ratchet {
     }
 
     /// Returns the changes that put `favoured` above all other tasks and in this order, first to
-    /// last. `now` contains all tasks of this CPU; `weight` returns the number of system calls that
-    /// a change of a task takes. Favoured tasks beyond [`Ratchet::room`] are ignored.
+    /// last. `current` contains all tasks of this CPU; `weight` returns the number of system calls
+    /// that a change of a task takes. Favoured tasks beyond [`Ratchet::room`] are ignored.
     pub(crate) fn order(
         &self,
         favoured: &[usize],
-        now: &[Notch],
+        current: &[Notch],
         weight: impl Fn(usize) -> usize,
     ) -> Vec<Notch> {
         let favoured = &favoured[..favoured.len().min(self.room())];
-        let heaviest = now.iter().max_by_key(|notch| weight(notch.task));
-        let around = heaviest.and_then(|&fixed| self.around(fixed, favoured, now));
-        let restarted = self.restarted(favoured, now);
+        let heaviest = current.iter().max_by_key(|notch| weight(notch.task));
+        let around = heaviest.and_then(|&fixed| self.around(fixed, favoured, current));
+        let restarted = self.restarted(favoured, current);
         // The second way leaves less space above than the third, so its cost counts twice.
         let ways = [
-            (self.raised(favoured, now), 1),
+            (self.raised(favoured, current), 1),
             (around, 2),
             (Some(restarted), 1),
         ];
@@ -77,13 +77,16 @@ impl Ratchet {
     }
 
     /// Computes the changes of the first way, or returns `None` if the range is used up.
-    fn raised(&self, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
-        let mut below = others(favoured, now).map(|(_, at)| at).max().unwrap_or(0);
-        let notches = now.iter().map(|notch| notch.at.get());
+    fn raised(&self, favoured: &[usize], current: &[Notch]) -> Option<Changes> {
+        let mut below = others(favoured, current)
+            .map(|(_, at)| at)
+            .max()
+            .unwrap_or(0);
+        let notches = current.iter().map(|notch| notch.at.get());
         let mut highest = notches.max().unwrap_or(self.base);
         let mut changes = Vec::new();
         for &task in favoured.iter().rev() {
-            let at = self.notch(task, now);
+            let at = self.notch(task, current);
             if at > below.max(self.base) {
                 below = at;
             } else {
@@ -97,7 +100,7 @@ impl Ratchet {
 
     /// Computes the changes of the second way, or returns `None` without space above or below
     /// `fixed`.
-    fn around(&self, fixed: Notch, favoured: &[usize], now: &[Notch]) -> Option<Changes> {
+    fn around(&self, fixed: Notch, favoured: &[usize], current: &[Notch]) -> Option<Changes> {
         let at = fixed.at.get();
         let position = favoured.iter().position(|&task| task == fixed.task);
         let (above, below) = match position {
@@ -116,8 +119,8 @@ impl Ratchet {
             (Some(_), []) => at,
             (Some(_), _) => self.base + 1,
         };
-        for (task, now) in others(favoured, now) {
-            if now >= lowest {
+        for (task, notch) in others(favoured, current) {
+            if notch >= lowest {
                 changes.push((task, self.base));
             }
         }
@@ -125,28 +128,33 @@ impl Ratchet {
             let notches = tasks.iter().rev().zip(first..);
             changes.extend(notches.map(|(&task, at)| (task, at)));
         }
-        changes.retain(|&(task, at)| self.notch(task, now) != at);
+        changes.retain(|&(task, at)| self.notch(task, current) != at);
         Some(changes)
     }
 
-    fn restarted(&self, favoured: &[usize], now: &[Notch]) -> Changes {
-        let raised = others(favoured, now).filter(|&(_, at)| at > self.base);
+    fn restarted(&self, favoured: &[usize], current: &[Notch]) -> Changes {
+        let raised = others(favoured, current).filter(|&(_, at)| at > self.base);
         let lowered = raised.map(|(task, _)| (task, self.base));
         let first = favoured.iter().rev().zip(self.base + 1..);
         let first = first.map(|(&task, at)| (task, at));
         lowered.chain(first).collect()
     }
 
-    fn notch(&self, task: usize, now: &[Notch]) -> u8 {
-        let found = now.iter().find(|notch| notch.task == task);
+    fn notch(&self, task: usize, current: &[Notch]) -> u8 {
+        let found = current.iter().find(|notch| notch.task == task);
         found.map_or(self.base, |notch| notch.at.get())
     }
 }
 
 type Changes = Vec<(usize, u8)>;
 
-fn others<'a>(favoured: &'a [usize], now: &'a [Notch]) -> impl Iterator<Item = (usize, u8)> + 'a {
-    let others = now.iter().filter(|notch| !favoured.contains(&notch.task));
+fn others<'a>(
+    favoured: &'a [usize],
+    current: &'a [Notch],
+) -> impl Iterator<Item = (usize, u8)> + 'a {
+    let others = current
+        .iter()
+        .filter(|notch| !favoured.contains(&notch.task));
     others.map(|notch| (notch.task, notch.at.get()))
 }
 
@@ -166,41 +174,45 @@ mod tests {
         (0..tasks).map(|task| Notch { task, at: base }).collect()
     }
 
-    fn make(changes: &[Notch], now: &mut [Notch]) {
+    fn make(changes: &[Notch], current: &mut [Notch]) {
         for change in changes {
-            now[change.task] = *change;
+            current[change.task] = *change;
         }
     }
 
     #[test]
     fn a_switch_costs_one_change() {
         let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
-        let mut now = start(3);
+        let mut current = start(3);
         let mut calls = 0;
         for turn in 0..300 {
-            let changes = ratchet.order(&[turn % 3], &now, |_| 1);
+            let changes = ratchet.order(&[turn % 3], &current, |_| 1);
             calls += changes.len();
-            make(&changes, &mut now);
+            make(&changes, &mut current);
         }
-        assert!(calls <= 300 + 300 * 3 / 10, "{calls}");
-        assert_eq!(ratchet.order(&[299 % 3], &now, |_| 1), []);
+        // The range has ten notches, so every tenth switch restarts it with up to three changes.
+        assert!(calls <= 300 + 300 * 3 / 10, "{calls} calls");
+        assert_eq!(ratchet.order(&[299 % 3], &current, |_| 1), []);
     }
 
     #[test]
     fn a_heavy_task_is_rarely_moved_and_the_others_move_around_it() {
         let ratchet = Ratchet::new(Priority::of::<2>(), Priority::of::<12>());
-        let mut now = start(4);
+        let mut current = start(4);
         let mut moved = [0; 4];
-        // Each task is favoured in turn; in between, task 1 before the heavy task, and after it.
+        // Task 0 is heavy. Each task is favoured alone in turn, and in between two tasks are.
         let turns = [&[0][..], &[1], &[2], &[1, 0], &[3], &[0, 1], &[2, 3]];
         for turn in 0..700 {
             let weight = |task: usize| if task == 0 { 2000 } else { 1 };
-            let changes = ratchet.order(turns[turn % turns.len()], &now, weight);
+            let changes = ratchet.order(turns[turn % turns.len()], &current, weight);
             changes.iter().for_each(|change| moved[change.task] += 1);
-            make(&changes, &mut now);
+            make(&changes, &mut current);
         }
-        assert!(moved[0] <= 3, "{moved:?}");
-        assert!(moved[1..].iter().sum::<usize>() <= 700 * 2, "{moved:?}");
+        assert!(moved[0] <= 3, "moves of each task: {moved:?}");
+        assert!(
+            moved[1..].iter().sum::<usize>() <= 700 * 2,
+            "moves of each task: {moved:?}"
+        );
     }
 
     proptest! {
@@ -212,17 +224,17 @@ mod tests {
         ) {
             let base = Priority::of::<2>();
             let ratchet = Ratchet::new(base, Priority::new(2 + range).unwrap());
-            let mut now = start(6);
+            let mut current = start(6);
             for mut favoured in turns {
                 let mut seen = Vec::new();
                 favoured.retain(|task| !seen.contains(task) && { seen.push(*task); true });
-                let changes = ratchet.order(&favoured, &now, |task| weights[task]);
-                make(&changes, &mut now);
-                let at = |task: usize| now[task].at;
-                prop_assert!(now.iter().all(|n| n.at >= base && n.at.get() <= 2 + range));
+                let changes = ratchet.order(&favoured, &current, |task| weights[task]);
+                make(&changes, &mut current);
+                let at = |task: usize| current[task].at;
+                prop_assert!(current.iter().all(|n| n.at >= base && n.at.get() <= 2 + range));
                 prop_assert!(favoured.windows(2).all(|pair| at(pair[0]) > at(pair[1])));
                 if let Some(&last) = favoured.last() {
-                    let others = now.iter().filter(|n| !favoured.contains(&n.task));
+                    let others = current.iter().filter(|n| !favoured.contains(&n.task));
                     prop_assert!(others.clone().all(|n| n.at < at(last)));
                 }
             }

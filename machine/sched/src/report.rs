@@ -4,6 +4,7 @@
 
 use crate::policy::{Nanos, TaskId};
 
+/// Number of recent samples that are kept.
 const SAMPLES: usize = 4096;
 
 /// Figures of a run until now.
@@ -46,7 +47,7 @@ pub struct Report {
 pub struct TaskReport {
     /// Name that users see.
     pub label: String,
-    /// CPU time since the task was added, ns.
+    /// CPU time since the start of the engine, ns.
     pub cpu_time: Nanos,
     /// Part of the CPU time of all tasks, 0 to 1.
     pub share: f64,

@@ -120,7 +120,7 @@ impl Scheduler {
 
 fn panicked() -> SchedError {
     SchedError::Os {
-        what: "go on scheduling",
+        what: "continue scheduling",
         error: io::Error::other("a policy panicked"),
     }
 }
@@ -130,9 +130,9 @@ fn elevate_current(
     cpu: usize,
     priority: Priority,
 ) -> Result<Elevated, SchedError> {
-    let own = std::process::id() as i32;
+    let own_pid = std::process::id() as i32;
     let guard = elevator.elevate_current(priority);
-    let guard = guard.map_err(|error| SchedError::refused(own, error))?;
+    let guard = guard.map_err(|error| SchedError::refused(own_pid, error))?;
     match guard.pin(cpu) {
         Ok(()) => Ok(guard),
         Err(error) => Err(SchedError::Cpu { cpu, error }),

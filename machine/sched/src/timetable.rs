@@ -59,24 +59,27 @@ pub fn parse(
 ) -> Result<Vec<Entry>, TimetableError> {
     let mut entries = Vec::new();
     let mut total: Nanos = 0;
-    for (at, full) in text.lines().enumerate() {
-        let wrong = |what: String| TimetableError { line: at + 1, what };
-        let line = full.split('#').next().unwrap_or_default();
+    for (index, full_line) in text.lines().enumerate() {
+        let error = |what: String| TimetableError {
+            line: index + 1,
+            what,
+        };
+        let line = full_line.split('#').next().unwrap_or_default();
         let words: Vec<&str> = line.split_whitespace().collect();
         let (names, length) = match words[..] {
             [] => continue,
             [names, length] => (names, length),
             _ => {
-                return Err(wrong(format!(
+                return Err(error(format!(
                     "`{}` is no entry: write a task and its time, e.g. `4711 5ms`",
                     line.trim()
                 )));
             }
         };
-        let length = upshift_units::positive_duration(length).map_err(wrong)?;
+        let length = upshift_units::positive_duration(length).map_err(error)?;
         let length = length.as_nanos() as Nanos;
         if length < min_slice {
-            return Err(wrong(format!(
+            return Err(error(format!(
                 "{} µs is shorter than this machine's timers allow (at least {} µs): make the entry longer",
                 length / 1000,
                 min_slice.div_ceil(1000)
@@ -85,12 +88,12 @@ pub fn parse(
         total = total.saturating_add(length);
         if total > MAX_LENGTH {
             let what = "up to here the timetable is longer than 1000000 s: make it shorter";
-            return Err(wrong(what.to_owned()));
+            return Err(error(what.to_owned()));
         }
         let names = names.split(',').filter(|name| *name != "-");
         let tasks = names.map(|name| {
             find(name).ok_or_else(|| {
-                wrong(format!(
+                error(format!(
                     "`{name}` is none of the tasks: use a pid or a label of the command line"
                 ))
             })

@@ -78,11 +78,11 @@ fn tasks_of_equal_level_rotate() {
     for task in 0..3 {
         policy.added(TaskId(task), 0);
     }
-    let mut ran = Vec::new();
+    let mut favoured = Vec::new();
     for turn in 0..6 {
-        ran.extend(pick(&mut policy, turn * 5 * MS, 1).0);
+        favoured.extend(pick(&mut policy, turn * 5 * MS, 1).0);
     }
-    assert_eq!(ran, [0, 1, 0, 1, 0, 1]);
+    assert_eq!(favoured, [0, 1, 0, 1, 0, 1]);
     assert_eq!(pick(&mut policy, 30 * MS, 3).0.len(), 3);
 }
 
@@ -125,12 +125,15 @@ fn tasks_without_a_reservation_share_the_remaining_time() {
             report_usage(&mut policy, favoured[0], until - now, until);
             now = until;
         }
-        let each = 300 / unreserved as u64;
-        let rest = used[2..].iter().map(|used| used / MS);
+        // Each of the two reservations takes a quarter of the 600 ms, which leaves 300 ms. The
+        // shares of these differ by at most one slice of 5 ms.
+        let expected_ms = 300 / unreserved as u64;
         assert_eq!(used[..2], [150 * MS; 2]);
         assert!(
-            rest.clone().all(|rest| rest.abs_diff(each) <= 5),
-            "{used:?}"
+            used[2..]
+                .iter()
+                .all(|used| (used / MS).abs_diff(expected_ms) <= 5),
+            "CPU time of each task, ns: {used:?}"
         );
     }
 }
@@ -157,11 +160,12 @@ fn the_slices_of_a_sleeping_task_go_to_all_other_tasks_equally() {
             };
             policy.used(usage, now);
         }
-        let (least, most) = (
-            extra_slices[1..].iter().min(),
-            extra_slices[1..].iter().max(),
+        let min_slices = extra_slices[1..].iter().min().unwrap();
+        let max_slices = extra_slices[1..].iter().max().unwrap();
+        assert!(
+            min_slices + 1 >= *max_slices,
+            "additional slices of each task: {extra_slices:?}"
         );
-        assert!(least.unwrap() + 1 >= *most.unwrap(), "{extra_slices:?}");
     }
 }
 
@@ -170,8 +174,8 @@ fn the_slices_of_a_sleeping_task_go_to_all_other_tasks_equally() {
 fn least_per_share(used: &[Nanos], shares: &[u32]) -> usize {
     let mut best = 0;
     for task in 1..used.len() {
-        let own = u128::from(used[task]) * u128::from(shares[best]);
-        if own < u128::from(used[best]) * u128::from(shares[task]) {
+        let scaled = u128::from(used[task]) * u128::from(shares[best]);
+        if scaled < u128::from(used[best]) * u128::from(shares[task]) {
             best = task;
         }
     }
@@ -186,12 +190,12 @@ fn earliest_deadline(
     all: &[Reservation],
 ) -> Option<usize> {
     let deadline = |task: usize| (now / all[task].period + 1) * all[task].period;
-    let left = |task: usize| {
+    let has_budget = |task: usize| {
         let begin = deadline(task) - all[task].period;
         let spent = used[task].iter().filter(|(start, _)| *start >= begin);
         all[task].budget > spent.map(|(_, length)| length).sum::<Nanos>()
     };
-    let ready = (0..all.len()).filter(|&task| left(task));
+    let ready = (0..all.len()).filter(|&task| has_budget(task));
     ready.min_by_key(|&task| (deadline(task), task))
 }
 

@@ -19,10 +19,11 @@ use crate::client::{Census, Joined};
 use crate::os;
 use crate::wire::{self, Reply, Thread};
 
+/// Maximum time to send a request, and to wait for its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of bytes that are read of a census.
-const MAX_CENSUS: u64 = 64 << 20;
+const MAX_CENSUS_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -103,7 +104,7 @@ impl Connection {
             enforcing,
         } = reply
         else {
-            return Err(JoinError::Unexpected("something else than a welcome"));
+            return Err(JoinError::Unexpected("something other than a welcome"));
         };
         if usize::from(vcpus) != cpus.len() || fds.len() != cpus.len() + 1 {
             return Err(JoinError::Unexpected("with wrong vCPUs or descriptors"));
@@ -142,7 +143,7 @@ impl Connection {
         let mut reply_buffer = wire::buffer();
         match self.exchange(message, &[], &mut reply_buffer)? {
             (Reply::Done(_), _) => Ok(()),
-            _ => Err(JoinError::Unexpected("something else than \"done\"")),
+            _ => Err(JoinError::Unexpected("something other than \"done\"")),
         }
     }
 
@@ -152,12 +153,12 @@ impl Connection {
         let mut reply_buffer = wire::buffer();
         let (reply, mut fds) = self.exchange(&message[..length], &[], &mut reply_buffer)?;
         let (Reply::Census { bytes }, Some(file)) = (reply, fds.pop()) else {
-            return Err(JoinError::Unexpected("something else than a census"));
+            return Err(JoinError::Unexpected("something other than a census"));
         };
         let mut file = File::from(file);
         let mut json = String::new();
         file.rewind().map_err(JoinError::Local)?;
-        file.take(u64::from(bytes).min(MAX_CENSUS))
+        file.take(u64::from(bytes).min(MAX_CENSUS_BYTES))
             .read_to_string(&mut json)
             .map_err(JoinError::Local)?;
         Ok(Census { json })

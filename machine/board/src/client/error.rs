@@ -62,9 +62,9 @@ impl fmt::Display for JoinError {
             }
             JoinError::Refused { text, .. } => write!(f, "the daemon refused: {text}"),
             JoinError::Protocol(error) => write!(f, "cannot read the daemon's reply: {error}"),
-            JoinError::Unexpected(what) => write!(
+            JoinError::Unexpected(answer) => write!(
                 f,
-                "the daemon answered {what}: use a daemon and a library of the same release"
+                "the daemon answered {answer}: use a daemon and a library of the same release"
             ),
             JoinError::Lost(error) => write!(f, "the daemon does not answer: {error}"),
             JoinError::NotJoined => f.write_str("this process is not joined: call `join` first"),

@@ -31,7 +31,7 @@ pub(super) struct Inner {
     doorbells: [OnceLock<OwnedFd>; VCPUS],
     /// Standing and level at the last ring of each vCPU, so that the same change rings only once; 0
     /// once the level is within the thresholds again.
-    rung: [AtomicU64; VCPUS],
+    last_rings: [AtomicU64; VCPUS],
     state: Mutex<State>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Inner {
 struct State {
     connection: Option<Connection>,
     /// Socket and vCPUs of the last [`Inner::join`].
-    last: Option<(PathBuf, Vec<VcpuSpec>)>,
+    last_join: Option<(PathBuf, Vec<VcpuSpec>)>,
 }
 
 impl Inner {
@@ -53,7 +53,7 @@ impl Inner {
             slot: AtomicU32::new(0),
             cpus: [const { AtomicU32::new(0) }; VCPUS],
             doorbells: [const { OnceLock::new() }; VCPUS],
-            rung: [const { AtomicU64::new(0) }; VCPUS],
+            last_rings: [const { AtomicU64::new(0) }; VCPUS],
             state: Mutex::default(),
         })
     }
@@ -78,8 +78,8 @@ impl Inner {
         self.cpus[vcpu].load(Relaxed) as usize
     }
 
-    pub(super) fn rung(&self, vcpu: usize) -> &AtomicU64 {
-        &self.rung[vcpu]
+    pub(super) fn last_ring(&self, vcpu: usize) -> &AtomicU64 {
+        &self.last_rings[vcpu]
     }
 
     pub(super) fn doorbell(&self, vcpu: usize) -> Option<&OwnedFd> {
@@ -93,7 +93,7 @@ impl Inner {
     pub(super) fn join(&self, socket: &Path, vcpus: &[VcpuSpec]) -> Result<Joined, JoinError> {
         let mut state = self.lock();
         self.depart(&mut state);
-        state.last = Some((socket.to_path_buf(), vcpus.to_vec()));
+        state.last_join = Some((socket.to_path_buf(), vcpus.to_vec()));
         self.connect(&mut state)
     }
 
@@ -104,7 +104,7 @@ impl Inner {
     }
 
     fn connect(&self, state: &mut State) -> Result<Joined, JoinError> {
-        let Some((socket, vcpus)) = &state.last else {
+        let Some((socket, vcpus)) = &state.last_join else {
             return Err(JoinError::NeverJoined);
         };
         let connection = Connection::open(socket)?;
@@ -201,7 +201,7 @@ impl Inner {
                 other => other?,
             }
         }
-        if let Some((_, vcpus)) = &mut state.last {
+        if let Some((_, vcpus)) = &mut state.last_join {
             for spec in vcpus.iter_mut() {
                 spec.threads.retain(|thread| !removed.contains(&thread.tid));
             }

@@ -4,7 +4,7 @@
 //! use upshift_board::{Board, Role, ThreadSpec, VcpuSpec, os};
 //!
 //! let board = Board::new()?; // works without a daemon, too: the words are just memory
-//! let vcpu = board.vcpu(0).expect("a page has 252");
+//! let vcpu = board.vcpu(0).expect("a page has 252 vCPUs");
 //! # let (cpu, tid) = (0, 1);
 //! let worker = ThreadSpec { tid, role: Role::Worker };
 //! if let Some(path) = upshift_board::client::find() {

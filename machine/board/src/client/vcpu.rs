@@ -49,14 +49,15 @@ impl Vcpu {
     #[inline]
     pub fn settle(&self) -> io::Result<bool> {
         let (standing, level) = self.standing_and_level();
-        let rung = self.inner.rung(self.index);
+        let last_ring = self.inner.last_ring(self.index);
         if !standing.requires_ring(level) {
-            if rung.load(Relaxed) != 0 {
-                rung.store(0, Relaxed);
+            if last_ring.load(Relaxed) != 0 {
+                last_ring.store(0, Relaxed);
             }
             return Ok(false);
         }
-        if rung.swap(change(standing, level), Relaxed) == change(standing, level) {
+        let change = encode_change(standing, level);
+        if last_ring.swap(change, Relaxed) == change {
             return Ok(false);
         }
         self.ring()?;
@@ -99,8 +100,8 @@ impl Vcpu {
             return Ok(false);
         }
         self.inner
-            .rung(self.index)
-            .store(change(standing, level), Relaxed);
+            .last_ring(self.index)
+            .store(encode_change(standing, level), Relaxed);
         self.ring()?;
         Ok(true)
     }
@@ -123,6 +124,6 @@ impl Vcpu {
 }
 
 /// Encodes the change that a ring reports; never 0.
-fn change(standing: Standing, level: u8) -> u64 {
+fn encode_change(standing: Standing, level: u8) -> u64 {
     u64::from(standing.word()) << 8 | u64::from(level) | 1 << 63
 }

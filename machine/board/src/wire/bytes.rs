@@ -37,8 +37,8 @@ impl<'a> Reader<'a> {
             return Err(WireError::Body);
         }
         let threads = Threads(self.take(count * THREAD)?);
-        let valid = |thread: Thread| thread.tid > 0 && usize::from(thread.vcpu) < vcpus;
-        if threads.iter().filter(|&thread| valid(thread)).count() == count {
+        let is_valid = |thread: Thread| thread.tid > 0 && usize::from(thread.vcpu) < vcpus;
+        if threads.iter().filter(|&thread| is_valid(thread)).count() == count {
             Ok(threads)
         } else {
             Err(WireError::Body)
@@ -70,12 +70,13 @@ impl<'a> Reader<'a> {
 /// the limits of the encoders keep every message within it.
 pub(super) struct Writer<'a> {
     buffer: &'a mut [u8],
-    pub(super) at: usize,
+    /// Number of bytes written.
+    pub(super) len: usize,
 }
 
 impl<'a> Writer<'a> {
     pub(super) fn new(buffer: &'a mut [u8], kind: u16) -> Writer<'a> {
-        let mut writer = Writer { buffer, at: 0 };
+        let mut writer = Writer { buffer, len: 0 };
         writer.put(&MAGIC.to_le_bytes());
         writer.put(&VERSION.to_le_bytes());
         writer.put(&kind.to_le_bytes());
@@ -83,9 +84,9 @@ impl<'a> Writer<'a> {
     }
 
     pub(super) fn put(&mut self, bytes: &[u8]) {
-        if let Some(target) = self.buffer.get_mut(self.at..self.at + bytes.len()) {
+        if let Some(target) = self.buffer.get_mut(self.len..self.len + bytes.len()) {
             target.copy_from_slice(bytes);
-            self.at += bytes.len();
+            self.len += bytes.len();
         }
     }
 

@@ -1,15 +1,16 @@
 //! The lists of a message: CPUs, threads and thread ids. A list is a view of the message's bytes,
 //! which the decoder has checked; nothing is copied.
 
+/// Length of an encoded thread, in bytes.
 pub(super) const THREAD: usize = 8;
 
 /// Function of a vCPU's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Polls coroutines.
+    /// A thread that polls coroutines.
     Worker,
-    /// Sleeps until an event arrives, publishes it on the local page and rings. Runs above all
-    /// workers, within a budget.
+    /// A thread that sleeps until an event arrives, publishes the event's level on the local page
+    /// and rings. It runs above all workers, within a budget.
     Dispatcher,
 }
 

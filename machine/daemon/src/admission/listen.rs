@@ -1,6 +1,6 @@
 //! Opens the listening socket of the daemon. The file has its permissions before a client can
-//! connect. A daemon takes over the file of a daemon that has ended, but never of a running daemon.
-//! The file, and the lock beside it, are removed when the daemon ends.
+//! connect. A daemon takes over the file of a daemon that has ended, but never that of a running
+//! one. The file, and its lock file, are removed when the daemon ends.
 
 use std::error::Error;
 use std::fmt;
@@ -17,6 +17,7 @@ use crate::admission::peer;
 use crate::config::Config;
 use upshift_units::socket_file::{self, Lock, SocketFile, check_directories};
 
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 #[derive(Debug)]
@@ -128,17 +129,18 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Sets the group and the mode of the file, as configured.
     pub(crate) fn permit(&self, config: &Config) -> Result<(), ListenError> {
         let failed = |what| {
             let path = self.path().to_path_buf();
             move |error: io::Error| ListenError::Failed { what, path, error }
         };
         if let Some(group) = config.group {
-            let set = self.file.set_group(group);
-            set.map_err(failed("give the group to"))?;
+            let result = self.file.set_group(group);
+            result.map_err(failed("give the group to"))?;
         }
-        let set = self.file.set_mode(config.mode);
-        set.map_err(failed("set the mode of"))
+        let result = self.file.set_mode(config.mode);
+        result.map_err(failed("set the mode of"))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -147,13 +149,13 @@ impl Listener {
 }
 
 fn is_socket(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// Returns the process that listens at `path`, or holds its lock.
+/// Returns the pid of the process that listens at `path`, or holds the lock of this path.
 fn owner(path: &Path) -> Option<i32> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listens = [SocketType::SEQPACKET, SocketType::STREAM]
+    let listening_pid = [SocketType::SEQPACKET, SocketType::STREAM]
         .iter()
         .find_map(|&kind| {
             let probe = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
@@ -161,5 +163,5 @@ fn owner(path: &Path) -> Option<i32> {
             rustix::net::connect(&probe, &address).ok()?;
             Some(peer::credentials(probe.as_fd()).ok()?.0)
         });
-    listens.or_else(|| Lock::holder(path))
+    listening_pid.or_else(|| Lock::holder(path))
 }

@@ -3,7 +3,7 @@
 //!
 //! **Reserved capacity.** A quarter of each limit for all users together is reserved for the users
 //! that the configuration names, and half of that quarter for root, so that other users cannot
-//! exhaust it, however many they are.
+//! exhaust a limit, however many they are.
 
 pub(crate) mod listen;
 pub(crate) mod peer;
@@ -52,9 +52,11 @@ pub(crate) struct Admission {
     users: HashMap<u32, User>,
     connections: usize,
     registrations: usize,
-    /// Numbers of threads and vCPUs of all registrations.
+    /// Number of threads of all registrations.
     threads: usize,
+    /// Number of vCPUs of all registrations.
     vcpus: usize,
+    /// Maximum number of descriptors for clients.
     descriptors: usize,
 }
 
@@ -71,7 +73,9 @@ struct User {
     connections: usize,
     registrations: usize,
     threads: usize,
+    /// Number of the user's vCPUs on each CPU.
     vcpus: HashMap<usize, usize>,
+    /// Rate of registrations.
     rate: TokenBucket,
     /// Rate of censuses, which take long to answer.
     censuses: TokenBucket,
@@ -111,7 +115,7 @@ impl Admission {
             return Ok(());
         }
         Err(format!(
-            "{used} descriptors are in use, and the rest is reserved for others than user {user}: raise the daemon's limit on open files (LimitNOFILE)"
+            "{used} descriptors are in use, and the rest is reserved for users other than user {user}: raise the daemon's limit on open files (LimitNOFILE)"
         ))
     }
 
@@ -120,7 +124,8 @@ impl Admission {
         self.limits = limits;
     }
 
-    /// An error is the reason for a refusal, as text, here and below.
+    /// Admits a connection of `user`. Here and below, an error is the reason for a refusal, as
+    /// text.
     pub(crate) fn connect(&mut self, user: u32, trust: Trust, now: Instant) -> Result<(), String> {
         if self.connections >= trust.capacity(self.limits.connections) {
             return Err(format!(
@@ -139,7 +144,7 @@ impl Admission {
             ));
         }
         let rate = u64::from(self.limits.registrations_per_second);
-        let found = self.users.entry(user).or_insert_with(|| User {
+        let record = self.users.entry(user).or_insert_with(|| User {
             connections: 0,
             registrations: 0,
             threads: 0,
@@ -147,18 +152,18 @@ impl Admission {
             rate: bucket_per_second(rate, rate, now),
             censuses: bucket_per_second(CENSUSES_PER_SECOND, CENSUSES_PER_SECOND, now),
         });
-        if found.connections >= self.limits.connections_per_user {
+        if record.connections >= self.limits.connections_per_user {
             return Err(format!(
                 "user {user} has {} connections, as many as limits.connections_per_user allows",
-                found.connections
+                record.connections
             ));
         }
-        found.connections += 1;
+        record.connections += 1;
         self.connections += 1;
         Ok(())
     }
 
-    /// Returns whether the user has other connections.
+    /// Removes a connection of the user. Returns whether the user has other connections.
     pub(crate) fn disconnect(&mut self, user: u32) -> bool {
         self.connections = self.connections.saturating_sub(1);
         self.users.get_mut(&user).is_some_and(|user| {
@@ -173,8 +178,8 @@ impl Admission {
         trust: Trust,
         now: Instant,
     ) -> Result<(), String> {
-        let exceeds = self.users.get_mut(&user).is_some_and(|found| {
-            trust == Trust::Anybody && !found.censuses.try_take(1, timestamp_ns(now))
+        let exceeds = self.users.get_mut(&user).is_some_and(|record| {
+            trust == Trust::Anybody && !record.censuses.try_take(1, timestamp_ns(now))
         });
         if exceeds {
             return Err(format!(
@@ -194,10 +199,10 @@ impl Admission {
         let descriptors = FIXED_DESCRIPTORS + load.cpus.len() + load.threads;
         let descriptors = self.check_descriptors(descriptors, user, trust);
         let limits = &self.limits;
-        let Some(found) = self.users.get_mut(&user) else {
+        let Some(record) = self.users.get_mut(&user) else {
             return Err("this user is not connected".to_string());
         };
-        if !found.rate.try_take(1, timestamp_ns(now)) {
+        if !record.rate.try_take(1, timestamp_ns(now)) {
             return Err(format!(
                 "user {user} registers more than {} times a second: wait",
                 limits.registrations_per_second
@@ -211,9 +216,9 @@ impl Admission {
                 limits.threads
             ));
         }
-        found.check_threads(user, threads, limits)?;
+        record.check_threads(user, threads, limits)?;
         check_all_threads(self.threads, threads, user, trust)?;
-        if found.registrations >= limits.per_user {
+        if record.registrations >= limits.per_user {
             return Err(format!(
                 "user {user} has {} registrations, as many as limits.per_user allows",
                 limits.per_user
@@ -226,22 +231,22 @@ impl Admission {
             ));
         }
         for &cpu in cpus {
-            *found.vcpus.entry(cpu).or_default() += 1;
+            *record.vcpus.entry(cpu).or_default() += 1;
         }
-        if let Some((cpu, _)) = found
+        if let Some((cpu, _)) = record
             .vcpus
             .iter()
-            .find(|(_, many)| **many > limits.per_user)
+            .find(|(_, count)| **count > limits.per_user)
         {
             let text = format!(
                 "user {user} has more vCPUs on CPU {cpu} than the {} of limits.per_user",
                 limits.per_user
             );
-            found.remove_vcpus(cpus);
+            record.remove_vcpus(cpus);
             return Err(text);
         }
-        found.registrations += 1;
-        found.threads += threads;
+        record.registrations += 1;
+        record.threads += threads;
         self.threads += threads;
         self.vcpus += cpus.len();
         self.registrations += 1;
@@ -255,18 +260,18 @@ impl Admission {
         added: usize,
     ) -> Result<(), String> {
         self.check_descriptors(added, user, trust)?;
-        if let Some(found) = self.users.get_mut(&user) {
-            found.check_threads(user, added, &self.limits)?;
+        if let Some(record) = self.users.get_mut(&user) {
+            record.check_threads(user, added, &self.limits)?;
             check_all_threads(self.threads, added, user, trust)?;
-            found.threads += added;
+            record.threads += added;
             self.threads += added;
         }
         Ok(())
     }
 
     pub(crate) fn remove_threads(&mut self, user: u32, removed: usize) {
-        if let Some(found) = self.users.get_mut(&user) {
-            found.threads = found.threads.saturating_sub(removed);
+        if let Some(record) = self.users.get_mut(&user) {
+            record.threads = record.threads.saturating_sub(removed);
             self.threads = self.threads.saturating_sub(removed);
         }
     }
@@ -288,7 +293,7 @@ fn check_all_threads(threads: usize, more: usize, user: u32, trust: Trust) -> Re
         return Ok(());
     }
     Err(format!(
-        "{threads} of at most {THREADS} threads are registered, and the rest is reserved for others than user {user}"
+        "{threads} of at most {THREADS} threads are registered, and the rest is reserved for users other than user {user}"
     ))
 }
 
@@ -305,11 +310,11 @@ impl User {
 
     fn remove_vcpus(&mut self, cpus: &[usize]) {
         for cpu in cpus {
-            if let Some(many) = self.vcpus.get_mut(cpu) {
-                *many = many.saturating_sub(1);
+            if let Some(count) = self.vcpus.get_mut(cpu) {
+                *count = count.saturating_sub(1);
             }
         }
-        self.vcpus.retain(|_, many| *many > 0);
+        self.vcpus.retain(|_, count| *count > 0);
     }
 }
 
@@ -352,15 +357,15 @@ mod tests {
         let mut register = |user, threads, cpus: &[usize]| {
             let load = Load { threads, cpus };
             let outcome = admission.register(user, Trust::Anybody, load, now);
-            outcome.map_or_else(|text| text, |()| "in".to_string())
+            outcome.map_or_else(|text| text, |()| "admitted".to_string())
         };
-        assert_eq!(register(1, 4, &[0]), "in");
+        assert_eq!(register(1, 4, &[0]), "admitted");
         assert!(register(1, 5, &[0]).contains("limits.threads"));
         assert!(register(1, 3, &[0]).contains("threads_per_user"));
         assert!(register(1, 1, &[0, 0]).contains("on CPU 0"));
-        assert_eq!(register(1, 1, &[0, 1]), "in");
+        assert_eq!(register(1, 1, &[0, 1]), "admitted");
         assert!(register(1, 1, &[0]).contains("per_user"));
-        assert_eq!(register(2, 1, &[0]), "in");
+        assert_eq!(register(2, 1, &[0]), "admitted");
         assert!(register(2, 1, &[0]).contains("limits.registrations"));
         admission.unregister(1, ONE_THREAD);
         assert!(
@@ -374,6 +379,7 @@ mod tests {
     fn other_users_leave_space_for_named_users_and_named_users_for_root() {
         let now = Instant::now();
         let mut admission = Admission::new(limits());
+        // Three quarters of the 8 connections and of the 4 registrations are for all users.
         for user in 0..6 {
             assert!(admission.connect(100 + user, Trust::Anybody, now).is_ok());
         }
@@ -412,17 +418,17 @@ mod tests {
             threads: 128,
             cpus: &[0],
         };
-        let mut taken = 0;
+        let mut registered_threads = 0;
         for user in 0..10 {
             assert!(admission.connect(user + 1, Trust::Anybody, now).is_ok());
             while admission
                 .register(user + 1, Trust::Anybody, many, now)
                 .is_ok()
             {
-                taken += 128;
+                registered_threads += 128;
             }
         }
-        assert_eq!(taken, THREADS / 4 * 3);
+        assert_eq!(registered_threads, THREADS / 4 * 3);
         assert!(admission.add_threads(1, Trust::Anybody, 1).is_err());
         assert!(admission.connect(0, Trust::Root, now).is_ok());
         assert!(admission.register(0, Trust::Root, many, now).is_ok());
@@ -430,7 +436,7 @@ mod tests {
         admission.unregister(1, many);
         assert!(admission.add_threads(1, Trust::Anybody, 128).is_ok());
         admission.remove_threads(1, 128);
-        assert_eq!(admission.threads, taken - 128);
+        assert_eq!(admission.threads, registered_threads - 128);
     }
 
     #[test]
@@ -445,6 +451,7 @@ mod tests {
         }
         let refused = admission.register(1, trust, ONE_THREAD, now).unwrap_err();
         assert!(refused.contains("wait"));
+        // At 10 registrations per second, the next one is allowed after 100 ms.
         let later = now + Duration::from_millis(101);
         assert!(admission.register(1, trust, ONE_THREAD, later).is_ok());
     }

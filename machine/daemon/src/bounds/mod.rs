@@ -13,6 +13,7 @@ pub(crate) fn bucket_per_second(rate: u64, burst: u64, now: Instant) -> TokenBuc
     TokenBucket::with_rate((rate, SECOND), burst, timestamp_ns(now))
 }
 
+/// Nanoseconds of a second.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// Returns `now` as a timestamp of token buckets, ns.

@@ -31,8 +31,10 @@ use crate::proc::cgroups::mount_of;
 pub fn cpu_quota(pid: i32) -> Option<f64> {
     let groups = read_at_once(format!("/proc/{pid}/cgroup")).ok()?;
     let mounts = read_at_once("/proc/self/mountinfo").ok()?;
-    let all = directories(&groups, &mounts);
-    let limits = all.iter().filter_map(|directory| limit_of(directory).ok()?);
+    let directories = directories(&groups, &mounts);
+    let limits = directories
+        .iter()
+        .filter_map(|directory| limit_of(directory).ok()?);
     limits.min_by(f64::total_cmp)
 }
 
@@ -63,7 +65,7 @@ impl Quota {
         self.rate.store(rate_of(cpus), Relaxed);
     }
 
-    /// Returns whether any time remains.
+    /// Charges CPU time. Returns whether any time remains.
     pub(crate) fn charge(&self, used: Duration, now: Instant) -> bool {
         let rate = self.rate.load(Relaxed);
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,8 +92,9 @@ type Limits = Vec<Arc<Quota>>;
 pub(crate) struct QuotaUsage {
     lookup: Arc<Lookup>,
     limits: Option<Limits>,
-    overdrawn: bool,
-    pending: bool,
+    is_overdrawn: bool,
+    /// Set until the first lookup has a result.
+    is_pending: bool,
 }
 
 /// The result of a lookup. Elevated threads only try its lock.
@@ -106,28 +109,28 @@ impl QuotaUsage {
     /// quota limits the process.
     pub(crate) fn charge(&mut self, used: impl FnOnce() -> Duration, now: Instant) {
         if let Ok(mut result) = self.lookup.result.try_lock()
-            && let Some(found) = result.take()
+            && let Some(limits) = result.take()
         {
-            self.limits = found.ok();
-            self.pending = false;
+            self.limits = limits.ok();
+            self.is_pending = false;
         }
-        self.overdrawn = match &self.limits {
+        self.is_overdrawn = match &self.limits {
             None => true,
             Some(limits) if limits.is_empty() => false,
             Some(limits) => {
                 let used = used();
-                let left = |all: bool, quota: &Arc<Quota>| quota.charge(used, now) && all;
-                !limits.iter().fold(true, left)
+                let has_time = |all: bool, quota: &Arc<Quota>| quota.charge(used, now) && all;
+                !limits.iter().fold(true, has_time)
             }
         };
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        self.pending
+        self.is_pending
     }
 
     pub(crate) fn is_overdrawn(&self) -> bool {
-        self.overdrawn
+        self.is_overdrawn
     }
 }
 
@@ -159,12 +162,12 @@ impl Quotas {
             result: Mutex::default(),
         });
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = requests.send(Arc::downgrade(&lookup)).is_ok();
+        let is_sent = requests.send(Arc::downgrade(&lookup)).is_ok();
         QuotaUsage {
             lookup,
-            limits: (!sent).then(Vec::new),
-            overdrawn: sent,
-            pending: sent,
+            limits: (!is_sent).then(Vec::new),
+            is_overdrawn: is_sent,
+            is_pending: is_sent,
         }
     }
 }
@@ -179,20 +182,20 @@ impl QuotaThread {
     fn run(mut self, requests: &Receiver<Weak<Lookup>>) {
         let mut next = Instant::now() + INTERVAL;
         loop {
-            let rest = if self.lookups.is_empty() {
+            let timeout = if self.lookups.is_empty() {
                 Duration::MAX
             } else {
                 next.saturating_duration_since(Instant::now())
             };
-            match requests.recv_timeout(rest) {
+            match requests.recv_timeout(timeout) {
                 Ok(lookup) => {
-                    self.find(&lookup);
+                    self.look_up(&lookup);
                     self.lookups.push(lookup);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     next = Instant::now() + INTERVAL;
                     let mut lookups = std::mem::take(&mut self.lookups);
-                    lookups.retain(|lookup| self.find(lookup));
+                    lookups.retain(|lookup| self.look_up(lookup));
                     self.lookups = lookups;
                     self.quotas.retain(|_, quota| Arc::strong_count(quota) > 1);
                 }
@@ -201,17 +204,19 @@ impl QuotaThread {
         }
     }
 
-    /// Returns `false` if the owner of the lookup has gone.
-    fn find(&mut self, lookup: &Weak<Lookup>) -> bool {
+    /// Looks up the quotas of a process, and stores the result. Returns false if the owner of the
+    /// lookup has gone.
+    fn look_up(&mut self, lookup: &Weak<Lookup>) -> bool {
         let Some(lookup) = lookup.upgrade() else {
             return false;
         };
-        let found = self.quotas_of(lookup.pid);
-        *lookup.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        let quotas = self.quotas_of(lookup.pid);
+        *lookup.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(quotas);
         true
     }
 
-    /// Returns no quotas if nothing limits the process, or it has ended.
+    /// Returns the quotas of a process. There are none if no cgroup limits the process, or if it
+    /// has ended.
     fn quotas_of(&mut self, pid: i32) -> io::Result<Limits> {
         let groups = if_there(crate::proc::living::read(pid, "cgroup"))?.unwrap_or_default();
         if groups.contains(char::REPLACEMENT_CHARACTER) {
@@ -219,7 +224,7 @@ impl QuotaThread {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let mounts = read_at_once("/proc/self/mountinfo")?;
-        let mut found = Vec::new();
+        let mut quotas = Vec::new();
         for directory in directories(&groups, &mounts) {
             if let Some(rate) = limit_of(&directory)? {
                 let quota = self
@@ -227,10 +232,10 @@ impl QuotaThread {
                     .entry(directory)
                     .or_insert_with(|| Arc::new(Quota::new(rate, Instant::now())));
                 quota.set(rate);
-                found.push(Arc::clone(quota));
+                quotas.push(Arc::clone(quota));
             }
         }
-        Ok(found)
+        Ok(quotas)
     }
 }
 
@@ -262,30 +267,32 @@ fn if_there(read: io::Result<String>) -> io::Result<Option<String>> {
     }
 }
 
+/// Returns the directories of the cgroups in `groups` (the text of `/proc/<pid>/cgroup`) that can
+/// limit CPU time, each with its ancestors.
 fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
-    let mut all = Vec::new();
+    let mut directories = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
             continue;
         };
-        let of_cpu = controllers.split(',').any(|name| name == "cpu");
-        if !of_cpu && !controllers.is_empty() {
+        let is_cpu = controllers.split(',').any(|name| name == "cpu");
+        if !is_cpu && !controllers.is_empty() {
             continue;
         }
-        let version = if of_cpu { "cpu" } else { "" };
+        let version = if is_cpu { "cpu" } else { "" };
         let Some((_, mount)) = mount_of(mounts, version) else {
             continue;
         };
         let mut directory = mount.join(path.trim_start_matches('/'));
         while directory.starts_with(&mount) {
-            all.push(directory.clone());
+            directories.push(directory.clone());
             if !directory.pop() {
                 break;
             }
         }
     }
-    all
+    directories
 }
 
 /// Returns the quota of a cgroup, in CPUs.
@@ -315,9 +322,11 @@ mod tests {
     #[test]
     fn a_quota_allows_its_rate_and_no_more() {
         let start = Instant::now();
+        // 20 ms per period of 100 ms, which is also the burst.
         let quota = Quota::new(0.2, start);
         let ms = Duration::from_millis;
         assert!(quota.charge(ms(19), start));
+        // This charge overdraws the bucket by 35 ms, which the bucket gains in 175 ms.
         assert!(!quota.charge(ms(36), start));
         assert!(!quota.charge(ms(0), start + ms(170)));
         assert!(quota.charge(ms(0), start + ms(180)));
@@ -348,8 +357,8 @@ mod tests {
         let mounts = "25 20 0:22 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
                       26 20 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let paths = |groups| {
-            let found = directories(groups, mounts);
-            found
+            let directories = directories(groups, mounts);
+            directories
                 .iter()
                 .map(|path| path.display().to_string())
                 .collect::<Vec<_>>()

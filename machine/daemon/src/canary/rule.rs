@@ -23,6 +23,7 @@ use crate::canary::{MAX_SILENCE, ROUND};
 /// Time from a demotion to the next demotion while the canary is silent.
 const GRACE: Duration = Duration::from_millis(20);
 
+/// Length of a demotion that does not follow another one soon.
 const FIRST_DEMOTION: Duration = Duration::from_secs(1);
 
 /// Maximum length of a demotion. A demotion that begins within this time after another demotion is
@@ -54,12 +55,15 @@ pub(super) enum Check {
 #[derive(Debug)]
 pub(super) struct SilenceRule {
     demotion: Demotion,
-    /// End and length of the last demotion.
+    /// End of the last demotion.
     until: Option<Instant>,
+    /// Length of the last demotion.
     length: Duration,
-    /// Beginning of the silence, and number of checks since then.
+    /// Beginning of the silence.
     since: Instant,
+    /// Number of checks since the beginning of the silence.
     checks: u32,
+    /// Maximum length of the silence.
     limit: Duration,
 }
 
@@ -113,10 +117,10 @@ impl SilenceRule {
         }
         match self.demotion {
             Demotion::None => {
-                let again = self
+                let is_repeated = self
                     .until
                     .is_some_and(|until| now < until + LONGEST_DEMOTION);
-                self.length = if again {
+                self.length = if is_repeated {
                     (self.length * 2).min(LONGEST_DEMOTION)
                 } else {
                     FIRST_DEMOTION
@@ -127,8 +131,8 @@ impl SilenceRule {
             Demotion::Here | Demotion::Everywhere => self.demotion = Demotion::Everywhere,
         }
         (self.since, self.checks, self.limit) = (now, 0, GRACE);
-        let left = self.until.map(|until| until.saturating_duration_since(now));
-        Check::Alarm(left.unwrap_or_default())
+        let remaining = self.until.map(|until| until.saturating_duration_since(now));
+        Check::Alarm(remaining.unwrap_or_default())
     }
 }
 
@@ -245,7 +249,8 @@ mod tests {
             for (answered, ms) in answers {
                 let _ = fixture.check(answered, ms * MS);
                 silent = if answered || fixture.rule.demotion() != Demotion::None { 0 } else { silent + 1 };
-                prop_assert!(silent <= 80 + 1, "{silent} checks");
+                // Checks are at least 1 ms apart; one check more is a margin.
+                prop_assert!(silent <= 80 + 1, "silent in {silent} checks");
                 let time = (fixture.now - fixture.rule.since).min(ROUND * fixture.rule.checks);
                 prop_assert!(time < MAX_SILENCE || fixture.rule.demotion() == Demotion::Everywhere);
             }

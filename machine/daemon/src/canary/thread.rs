@@ -12,8 +12,8 @@ use upshift_elevate::sys::CpuSet;
 use crate::canary::rule::{Check, Demotion, SilenceRule};
 use crate::shared::{CANARY, Shared};
 
-/// Size in bytes of a canary's stack, of which it needs very little.
-const STACK: usize = 64 * 1024;
+/// Size in bytes of the stack of a canary, which needs very little.
+const STACK_BYTES: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Canary {
@@ -29,17 +29,18 @@ struct Answers {
     questions: AtomicU64,
     /// Number of the last answered question, written by the canary.
     answered: AtomicU64,
+    /// Set when the canary must end.
     ends: AtomicBool,
 }
 
 impl Canary {
     pub(super) fn new(cpu: usize, shared: &Arc<Shared>) -> io::Result<Canary> {
         let answers = Arc::new(Answers::default());
-        let (inside, shared) = (Arc::clone(&answers), Arc::clone(shared));
+        let (answers_of_thread, shared) = (Arc::clone(&answers), Arc::clone(shared));
         let thread = std::thread::Builder::new()
             .name(format!("upshift-can{cpu}"))
-            .stack_size(STACK)
-            .spawn(move || inside.answer(cpu, &shared))?;
+            .stack_size(STACK_BYTES)
+            .spawn(move || answers_of_thread.answer(cpu, &shared))?;
         Ok(Canary {
             cpu,
             answers,
@@ -60,9 +61,9 @@ impl Canary {
 
     /// Checks once, and asks again after an answer. For `elevated` see [`SilenceRule::check`].
     pub(super) fn check(&mut self, elevated: impl FnOnce() -> bool, now: Instant) -> Check {
-        let asked = self.answers.questions.load(Acquire);
-        let answered = self.answers.answered.load(Acquire) == asked;
-        let check = self.rule.check(answered, elevated, now);
+        let question = self.answers.questions.load(Acquire);
+        let has_answered = self.answers.answered.load(Acquire) == question;
+        let check = self.rule.check(has_answered, elevated, now);
         if check == Check::Answer {
             self.ask();
         }

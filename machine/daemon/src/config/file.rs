@@ -195,8 +195,9 @@ fn some_level<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error
     level(from).map(Some)
 }
 
+/// Returns `value` if it is within `low` to `high`; otherwise an error that names the setting.
 pub(crate) fn within<T: PartialOrd + fmt::Display + Copy>(
-    what: &str,
+    setting: &str,
     value: T,
     low: T,
     high: T,
@@ -204,6 +205,6 @@ pub(crate) fn within<T: PartialOrd + fmt::Display + Copy>(
     if value >= low && value <= high {
         Ok(value)
     } else {
-        Err(format!("{what} = {value}: give {low} to {high}"))
+        Err(format!("{setting} = {value}: give {low} to {high}"))
     }
 }

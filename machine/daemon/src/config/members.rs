@@ -22,17 +22,17 @@ impl Member {
     pub(super) fn of_groups_in(rules: &[Rule]) -> Vec<Member> {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let (passwd, group) = (read("/etc/passwd"), read("/etc/group"));
-        let mut found = Vec::new();
+        let mut members = Vec::new();
         for rule in rules {
             if let Subject::Group(number) = rule.subject {
                 let users = users_of(number, &passwd, &group, |name| user(name).ok());
-                found.extend(users.into_iter().map(|user| Member {
+                members.extend(users.into_iter().map(|user| Member {
                     user,
                     group: number,
                 }));
             }
         }
-        found
+        members
     }
 }
 

@@ -158,12 +158,12 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with the line of the file and a remedy.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
-        let at = |text: String| ConfigError {
+        let in_file = |text: String| ConfigError {
             path: path.to_path_buf(),
             text,
         };
-        let text = std::fs::read_to_string(path).map_err(|error| at(error.to_string()))?;
-        let config = Config::parse(&text).map_err(at)?;
+        let text = std::fs::read_to_string(path).map_err(|error| in_file(error.to_string()))?;
+        let config = Config::parse(&text).map_err(in_file)?;
         Ok(config.of_this_machine())
     }
 
@@ -174,14 +174,16 @@ impl Config {
         self
     }
 
+    /// Returns the user to whom the processes of user `uid` are accounted, which is another user
+    /// if `uid` is a subordinate user.
     pub(crate) fn accountable_user(&self, uid: u32) -> u32 {
-        let mut all = self.subordinate.iter();
+        let mut ranges = self.subordinate.iter();
         let contains = |range: &Subordinate| {
             let offset = uid.checked_sub(range.first);
             offset.is_some_and(|offset| offset < range.count)
         };
-        let found = all.find(|range| contains(range));
-        found.map_or(uid, Subordinate::accountable_user)
+        let range = ranges.find(|range| contains(range));
+        range.map_or(uid, Subordinate::accountable_user)
     }
 
     /// Parses the text of a configuration file.
@@ -263,11 +265,11 @@ impl Config {
     /// Returns the most urgent level of a user with these groups, or `None` if the user may not
     /// register.
     pub fn ceiling_of(&self, user: u32, groups: &[u32]) -> Option<u8> {
-        let [own, by_account] = self.rules_of(user, groups).map(|rule| match rule {
+        let [by_process, by_account] = self.rules_of(user, groups).map(|rule| match rule {
             Some(rule) => rule.ceiling,
             None => Some(self.ceiling),
         });
-        Some(own?.max(by_account?))
+        Some(by_process?.max(by_account?))
     }
 }
 
@@ -415,7 +417,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_line_or_the_remedy() {
-        for (text, says) in [
+        for (text, expected) in [
             ("soket = \"x\"", "unknown field `soket`"),
             ("\n\nceiling = \"high\"", "line 3"),
             ("ceiling = 64", "0 to 63"),
@@ -453,7 +455,7 @@ mod tests {
             ),
         ] {
             let error = Config::parse(text).unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// Returns the number of a user, which is given by number or name.
 ///
 /// # Errors
-/// The user does not exist; the error is a text.
+/// The error as text, if the user does not exist or `/etc/passwd` cannot be read.
 pub fn user(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/passwd", "user")
 }
@@ -25,7 +25,7 @@ pub(crate) fn user_name(user: u32) -> String {
 /// Returns the number of a group, which is given by number or name.
 ///
 /// # Errors
-/// The group does not exist; the error is a text.
+/// The error as text, if the group does not exist or `/etc/group` cannot be read.
 pub fn group(text: &str) -> Result<u32, String> {
     Name::Text(text.to_string()).find("/etc/group", "group")
 }
@@ -38,7 +38,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    pub(super) fn find(&self, database: &str, what: &str) -> Result<u32, String> {
+    pub(super) fn find(&self, database: &str, kind: &str) -> Result<u32, String> {
         let name = match self {
             Name::Number(number) => return Ok(*number),
             Name::Text(name) => name,
@@ -48,13 +48,13 @@ impl Name {
             return Ok(number);
         }
         let text = std::fs::read_to_string(database)
-            .map_err(|error| format!("{database}: {error}: give the {what} as a number"))?;
+            .map_err(|error| format!("{database}: {error}: give the {kind} as a number"))?;
         text.lines()
             .map(|line| line.split(':').collect::<Vec<_>>())
             .find(|fields| fields.first() == Some(&name.as_str()))
             .and_then(|fields| fields.get(2)?.parse().ok())
             .ok_or_else(|| {
-                format!("{what} `{name}` is not in {database}: create it, or give a number")
+                format!("{kind} `{name}` is not in {database}: create it, or give a number")
             })
     }
 }

@@ -33,8 +33,8 @@ impl Subordinate {
         })
     }
 
-    /// Root gives its own ranges to containers and is not accountable for them, so such a range
-    /// counts as one user.
+    /// Returns the user to whom the processes of this range are accounted. Root gives its own
+    /// ranges to containers and is not accountable for them, so such a range counts as one user.
     pub(super) fn accountable_user(&self) -> u32 {
         match self.owner {
             0 => self.first,

@@ -1,5 +1,5 @@
-//! Limits the memory of census replies. A census is a report about all processes of the daemon,
-//! which it sends as a memory file.
+//! Limits the memory of census replies. A census is a report about all registered and assigned
+//! processes, which the daemon sends as a memory file.
 //!
 //! The memory of the file counts as the daemon's memory while any client holds the file, read or
 //! unread. So the daemon keeps the last [`FILES_PER_USER`] files of each user, and empties the

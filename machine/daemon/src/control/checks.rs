@@ -3,8 +3,8 @@
 //! The daemon trusts no claim of a process about its threads. It accepts a thread if the kernel
 //! lists the thread under the connected process, if this process is still alive afterwards and
 //! belongs to the connected user, if no other registration has the thread, and if the thread is
-//! pinned to the CPU of its vCPU and to no other CPU. A reader has opened the files (`lookup.rs`).
-//! Because the process is still alive, the files belong to this process.
+//! pinned to the CPU of its vCPU and to no other CPU. A reader thread has opened the files
+//! (`lookup.rs`). Because the process is still alive, the files belong to this process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::cpu::{ClientThread, Command, Latch, is_gone};
 use crate::ranking::roster::Owner;
 
 impl Control {
-    /// Forgets threads of other registrations that have ended, if `threads` reuse their TIDs.
+    /// Forgets registered threads that have ended, if `threads` reuse their TIDs.
     pub(super) fn forget_ended(&mut self, threads: &[(NamedThread, io::Result<OwnedFd>)]) {
         for tid in threads.iter().map(|(thread, _)| thread.tid) {
             let Some(&key) = self.claimed.get(&tid) else {
@@ -111,13 +111,13 @@ impl Control {
             let owner = Owner { pid, user, cpu };
             let client_thread = ClientThread::new(tid, thread.role, Arc::clone(&clock), owner);
             let role = thread.role;
-            let known = SessionThread {
+            let session_thread = SessionThread {
                 tid,
                 name,
                 role,
                 clock,
             };
-            client_threads.push((known, thread.vcpu, client_thread));
+            client_threads.push((session_thread, thread.vcpu, client_thread));
         }
         // The pid of a process that has ended meanwhile may have been reused.
         if !self.lives(key) {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Register ──checks──▶ pending ──queue of its user─▶ reader ──▶ checks, joined ──▶ Welcome
-//!                           │  a second                              │
+//!                           │  after 1 s                             │
 //!                           └──────────▶ Refused ◀───────────────────┘
 //! ```
 //!
@@ -69,8 +69,8 @@ pub(super) enum Answer {
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// Identity of the request, which is dropped with the request.
-    number: Arc<()>,
-    asked: Instant,
+    identity: Arc<()>,
+    since: Instant,
     intent: Intent,
 }
 
@@ -91,11 +91,11 @@ impl Control {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
-        let number = Arc::new(());
-        let asked = Arc::downgrade(&number);
+        let identity = Arc::new(());
+        let request = Arc::downgrade(&identity);
         connection.pending = Some(Pending {
-            number,
-            asked: Instant::now(),
+            identity,
+            since: Instant::now(),
             intent,
         });
         let data = EventData::new_u64(key);
@@ -105,27 +105,27 @@ impl Control {
         let answers = Arc::clone(&self.answers);
         self.shared.reader.send(JobClass::User(user), move || {
             // The connection may have been closed meanwhile.
-            if asked.strong_count() > 0 {
+            if request.strong_count() > 0 {
                 let facts = Facts::read(pid, &threads, machine.as_ref(), config);
-                answers.put(Answer::Facts(key, asked, Box::new(facts)));
+                answers.put(Answer::Facts(key, request, Box::new(facts)));
             }
         });
     }
 
     pub(super) fn take_lookups(&mut self) {
-        for found in self.answers.take() {
-            match found {
+        for answer in self.answers.take() {
+            match answer {
                 Answer::Levels(config, levels) => self.apply_levels(&config, levels),
-                Answer::Facts(key, asked, facts) => self.resume(key, &asked, *facts),
+                Answer::Facts(key, request, facts) => self.resume(key, &request, *facts),
             }
         }
     }
 
-    fn resume(&mut self, key: u64, asked: &Weak<()>, facts: Facts) {
+    fn resume(&mut self, key: u64, request: &Weak<()>, facts: Facts) {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
-        let is_same = |pending: &mut Pending| Arc::as_ptr(&pending.number) == asked.as_ptr();
+        let is_same = |pending: &mut Pending| Arc::as_ptr(&pending.identity) == request.as_ptr();
         let Some(pending) = connection.pending.take_if(is_same) else {
             return;
         };
@@ -144,15 +144,15 @@ impl Control {
     }
 
     pub(super) fn refuse_late(&mut self) {
-        let mut late = Vec::new();
+        let mut refusals = Vec::new();
         for (&key, connection) in &mut self.connections {
-            let is_late = |pending: &mut Pending| pending.asked.elapsed() >= TIMEOUT;
+            let is_late = |pending: &mut Pending| pending.since.elapsed() >= TIMEOUT;
             if let Some(pending) = connection.pending.take_if(is_late) {
                 listen(&self.epoll, key, connection);
-                late.push((key, connection.peer.pid, connection.peer.user, pending));
+                refusals.push((key, connection.peer.pid, connection.peer.user, pending));
             }
         }
-        for (key, pid, user, pending) in late {
+        for (key, pid, user, pending) in refusals {
             self.forget_pending(user, &pending);
             let text = format!(
                 "process {pid} could not be read within {TIMEOUT:?}: another thread blocks access to its files in /proc (for example with a lease), or the machine is overloaded; try again"

@@ -90,13 +90,13 @@ pub(crate) type OrderQueue = Answers<Order>;
 
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
-    /// Dropped before the listener, whose lock keeps a successor out.
+    /// Dropped before the listener, whose lock keeps a successor of this daemon out.
     metrics: Option<SocketFile>,
     listener: Listener,
     orders: Arc<OrderQueue>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
-    next: u64,
+    next_key: u64,
     next_session: u32,
     admission: Admission,
     slots: Slots,
@@ -111,7 +111,8 @@ pub(crate) struct Control {
     answers: Arc<Answers<Answer>>,
     notify: Notify,
     budget: WorkBudget,
-    spent: Duration,
+    /// CPU time of the control thread that the budget has been charged for.
+    charged_time: Duration,
 }
 
 #[derive(Debug)]
@@ -129,25 +130,25 @@ impl Control {
         orders: Arc<OrderQueue>,
     ) -> io::Result<Control> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let level = EventFlags::IN;
+        let level_triggered = EventFlags::IN;
         epoll::add(
             &epoll,
             &listener.socket,
             EventData::new_u64(LISTENER_KEY),
-            level,
+            level_triggered,
         )?;
         epoll::add(
             &epoll,
             &orders.eventfd,
             EventData::new_u64(ORDERS_KEY),
-            level,
+            level_triggered,
         )?;
         let answers = Arc::new(Answers::new()?);
         epoll::add(
             &epoll,
             &answers.eventfd,
             EventData::new_u64(LOOKUPS_KEY),
-            level,
+            level_triggered,
         )?;
         Ok(Control {
             admission: Admission::new(shared.config().limits).with_descriptors(shared.descriptors),
@@ -157,7 +158,7 @@ impl Control {
             orders,
             epoll,
             connections: HashMap::new(),
-            next: FIRST_CONNECTION_KEY,
+            next_key: FIRST_CONNECTION_KEY,
             next_session: 1,
             slots: Slots::new(),
             schedulers: HashMap::new(),
@@ -169,7 +170,7 @@ impl Control {
             answers,
             notify: Notify::new(),
             budget: WorkBudget::new(Instant::now()),
-            spent: Duration::ZERO,
+            charged_time: Duration::ZERO,
         })
     }
 
@@ -189,14 +190,14 @@ impl Control {
             "cooperative"
         });
         let mut events = Vec::with_capacity(64);
-        let mut beat = Instant::now();
+        let mut next_beat = Instant::now();
         loop {
             let now = Instant::now();
-            if now >= beat {
-                beat = now + HEARTBEAT;
+            if now >= next_beat {
+                next_beat = now + HEARTBEAT;
                 self.heartbeat();
             }
-            let timeout = Timespec::try_from(beat.saturating_duration_since(now)).ok();
+            let timeout = Timespec::try_from(next_beat.saturating_duration_since(now)).ok();
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
             let _ = epoll::wait(&self.epoll, spare, timeout.as_ref());
@@ -319,8 +320,8 @@ impl Control {
         if let Err(text) = self.admission.connect(peer.user, trust, Instant::now()) {
             return Err((socket, io::Error::other(text)));
         }
-        let key = self.next;
-        self.next += 2;
+        let key = self.next_key;
+        self.next_key += 2;
         let watched = epoll::add(
             &self.epoll,
             &socket,
@@ -378,11 +379,11 @@ impl Control {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             length => self.answer(key, &message[..length], &packet.fds),
         };
-        let others = packet.fds.into_iter().filter(|file| !closes_fast(file));
-        let others: Vec<OwnedFd> = others.collect();
-        let too_much = !others.is_empty() && self.shared.reader.closes_too_much();
-        if !others.is_empty() {
-            self.shared.reader.close(others);
+        let slow_fds = packet.fds.into_iter().filter(|file| !closes_fast(file));
+        let slow_fds: Vec<OwnedFd> = slow_fds.collect();
+        let too_much = !slow_fds.is_empty() && self.shared.reader.closes_too_much();
+        if !slow_fds.is_empty() {
+            self.shared.reader.close(slow_fds);
         }
         // The client has closed the connection, does not read its replies, or sends too many
         // descriptors.
@@ -422,8 +423,8 @@ impl Control {
                 self.claimed.remove(&thread.tid);
             }
         }
-        let all = latches.iter().all(|latch| latch.wait(RESTORE_TIMEOUT));
-        if !all {
+        let are_restored = latches.iter().all(|latch| latch.wait(RESTORE_TIMEOUT));
+        if !are_restored {
             self.shared.warn("slow", || {
                 "a scheduler did not restore its threads within a second: the machine is overloaded"
                     .to_string()
@@ -465,11 +466,11 @@ impl Control {
         if !self.shared.enforcing() {
             return;
         }
-        let spent = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
-        let Ok(spent) = Duration::try_from(spent) else {
+        let cpu_time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+        let Ok(cpu_time) = Duration::try_from(cpu_time) else {
             return;
         };
-        let worked = spent.saturating_sub(std::mem::replace(&mut self.spent, spent));
+        let worked = cpu_time.saturating_sub(std::mem::replace(&mut self.charged_time, cpu_time));
         self.shared.add_work(worked);
         self.budget.charge_and_sleep(worked);
     }
@@ -489,6 +490,6 @@ impl Control {
 /// Returns whether closing the file neither waits nor takes long. This is true if the file has
 /// seals, which only memory files have, and occupies at most as much memory as a page of the board.
 fn closes_fast(file: &OwnedFd) -> bool {
-    let held = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
-    rustix::fs::fcntl_get_seals(file).is_ok() && held <= LOCAL_BYTES as i64
+    let bytes = rustix::fs::fstat(file).map_or(i64::MAX, |stat| stat.st_blocks * 512);
+    rustix::fs::fcntl_get_seals(file).is_ok() && bytes <= LOCAL_BYTES as i64
 }

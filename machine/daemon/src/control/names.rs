@@ -28,6 +28,8 @@ pub(crate) struct NamedThread {
     pub(crate) role: Role,
 }
 
+/// Returns the id in the innermost namespace according to a `status` file; `None` if the process is
+/// in the daemon's namespace.
 fn innermost(status: &str) -> Option<i32> {
     let line = status
         .lines()
@@ -63,24 +65,24 @@ pub(super) fn translate(pid: i32, threads: &[Thread]) -> Outcome<Vec<NamedThread
     Ok(threads.iter().map(known).collect())
 }
 
-/// Returns, for each thread, the TID in its own namespace and the TID in the daemon's.
+/// Maps the TID of each thread in its own namespace to its TID in the daemon's namespace.
 fn numbers(pid: i32) -> io::Result<HashMap<i32, i32>> {
-    let mut found = HashMap::new();
+    let mut tids = HashMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         let name = entry?.file_name();
         let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if found.len() >= MAX_THREADS {
+        if tids.len() >= MAX_THREADS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         // The thread may have ended.
         let status = read_at_once(format!("/proc/{pid}/task/{tid}/status"));
         if let Some(number) = status.ok().as_deref().and_then(innermost) {
-            found.insert(number, tid);
+            tids.insert(number, tid);
         }
     }
-    Ok(found)
+    Ok(tids)
 }
 
 #[cfg(test)]

@@ -93,9 +93,14 @@ impl Control {
         });
     }
 
-    pub(super) fn apply_levels(&mut self, then: &Arc<Config>, levels: Vec<(u64, u32, Option<u8>)>) {
+    /// Applies `levels`, which were looked up according to `lookup_config`.
+    pub(super) fn apply_levels(
+        &mut self,
+        lookup_config: &Arc<Config>,
+        levels: Vec<(u64, u32, Option<u8>)>,
+    ) {
         let config = self.shared.config();
-        if !Arc::ptr_eq(then, &config) {
+        if !Arc::ptr_eq(lookup_config, &config) {
             // A reply for the current configuration follows.
             return;
         }

@@ -195,7 +195,7 @@ impl Control {
 
     fn check_page(&self, cpus: &[usize], fds: &[OwnedFd]) -> Outcome<Arc<Mapping<LocalPage>>> {
         let [file] = fds else {
-            let text = "a registration comes with one descriptor, its page";
+            let text = "a registration must carry exactly one descriptor, that of its page";
             return refuse(Reason::Page, text);
         };
         let page = match self.shared.machine.local_page(file.as_fd()) {
@@ -215,7 +215,7 @@ impl Control {
         };
         if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= self.shared.cpus) {
             let text = format!(
-                "there is no CPU {cpu}: they are numbered 0 to {}",
+                "there is no CPU {cpu}: the CPUs are numbered 0 to {}",
                 self.shared.cpus - 1
             );
             return refuse(Reason::Cpu, text);
@@ -393,7 +393,7 @@ impl Control {
         if let Err(text) = self.admission.add_threads(user, trust, count) {
             return refuse(Reason::Limit, text);
         }
-        let mut gone = 0;
+        let mut removed_count = 0;
         let mut latches = Vec::new();
         let Some(session) = self
             .connections
@@ -409,7 +409,7 @@ impl Control {
                 };
                 let tid = vcpu.threads.remove(at).tid;
                 self.claimed.remove(&tid);
-                gone += 1;
+                removed_count += 1;
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
                     let latch = Latch::default();
                     scheduler.send(Command::ThreadRemoved(vcpu.slot, tid, latch.clone()));
@@ -425,7 +425,7 @@ impl Control {
                 scheduler.send(Command::ThreadAdded(vcpu.slot, client_thread));
             }
         }
-        self.admission.remove_threads(user, gone);
+        self.admission.remove_threads(user, removed_count);
         for latch in latches {
             latch.wait(RESTORE_TIMEOUT);
         }

@@ -4,42 +4,42 @@ use upshift_board::layout::SLOTS;
 
 use crate::admission::Trust;
 
-/// Taking slots costs O([`SLOTS`]).
+/// The slots of the global page. Taking slots costs O([`SLOTS`]).
 #[derive(Debug)]
 pub(crate) struct Slots {
-    taken: Vec<bool>,
-    count: usize,
+    is_taken: Vec<bool>,
+    taken_count: usize,
 }
 
 impl Slots {
     pub(crate) fn new() -> Slots {
         Slots {
-            taken: vec![false; SLOTS],
-            count: 0,
+            is_taken: vec![false; SLOTS],
+            taken_count: 0,
         }
     }
 
-    /// Takes consecutive free slots and returns the first. Fails if the part of the capacity for
-    /// this user is used up.
+    /// Takes consecutive free slots and returns the first. Returns `None` if the part of the
+    /// capacity for `trust` is used up, or if too few consecutive slots are free.
     pub(crate) fn take(&mut self, count: usize, trust: Trust) -> Option<usize> {
-        if self.count + count > trust.capacity(SLOTS) {
+        if self.taken_count + count > trust.capacity(SLOTS) {
             return None;
         }
         let mut free = 0;
-        let end = self.taken.iter().position(|&taken| {
-            free = if taken { 0 } else { free + 1 };
+        let end = self.is_taken.iter().position(|&is_taken| {
+            free = if is_taken { 0 } else { free + 1 };
             free == count
         })?;
         let first = end + 1 - count;
-        self.taken[first..=end].fill(true);
-        self.count += count;
+        self.is_taken[first..=end].fill(true);
+        self.taken_count += count;
         Some(first)
     }
 
     pub(crate) fn free(&mut self, first: usize, count: usize) {
-        if let Some(range) = self.taken.get_mut(first..first + count) {
+        if let Some(range) = self.is_taken.get_mut(first..first + count) {
             range.fill(false);
-            self.count -= count;
+            self.taken_count -= count;
         }
     }
 }

@@ -46,7 +46,7 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let trusted = match mount_of(mounts, controllers) {
-            Some((top, mount)) => trusted((&top, &mount), path, &is_of_root),
+            Some((top, mount)) => trusted_length((&top, &mount), path, &is_of_root),
             // Without a mount no user can create directories in the hierarchy.
             None => path.len(),
         };
@@ -59,15 +59,19 @@ fn with_mounts(groups: &str, mounts: &str, is_of_root: impl Fn(&Path) -> bool) -
 /// Returns the length of the trusted part of `path`, in a hierarchy of which `top` and the
 /// directories below it are mounted. A path that leads out of the mount (from a cgroup namespace,
 /// to a process outside of it) has no trusted part, because its directories cannot be checked.
-fn trusted((top, mount): (&str, &Path), path: &str, is_of_root: impl Fn(&Path) -> bool) -> usize {
+fn trusted_length(
+    (top, mount): (&str, &Path),
+    path: &str,
+    is_of_root: impl Fn(&Path) -> bool,
+) -> usize {
     let top = top.trim_end_matches('/');
-    let below = path.strip_prefix(top);
-    let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
+    let suffix = path.strip_prefix(top);
+    let Some(suffix) = suffix.filter(|suffix| suffix.is_empty() || suffix.starts_with('/')) else {
         return 0;
     };
     let mut directory = mount.to_path_buf();
     let mut length = top.len();
-    for part in below.split('/').skip(1) {
+    for part in suffix.split('/').skip(1) {
         directory.push(part);
         if part == ".." || !is_of_root(&directory) {
             break;
@@ -85,13 +89,13 @@ pub(crate) fn mount_of(mounts: &str, controllers: &str) -> Option<(String, PathB
         let mut after = after.split(' ');
         let (kind, options) = (after.next()?, after.nth(1)?);
         let has = |option: &str| options.split(',').any(|found| found == option);
-        let found = match controllers {
+        let is_match = match controllers {
             "" => kind == "cgroup2",
             all => kind == "cgroup" && all.split(',').all(has),
         };
         let mut before = before.split(' ').skip(3);
         let (top, path) = (before.next()?, before.next()?);
-        found.then(|| (top.to_string(), PathBuf::from(path)))
+        is_match.then(|| (top.to_string(), PathBuf::from(path)))
     })
 }
 

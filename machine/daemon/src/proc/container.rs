@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-const MAX_FILE: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Returns the id of the innermost container in the path of a cgroup.
 pub(crate) fn id(path: &str) -> Option<&str> {
@@ -43,22 +43,22 @@ pub(crate) fn info(root: &Path, id: &str) -> ContainerInfo {
     let mut found = ContainerInfo::default();
     let docker = root.join(format!("var/lib/docker/containers/{id}/config.v2.json"));
     if let Some(file) = read(&docker) {
-        found.name(&file["Name"]);
-        found.labels(&file["Config"]["Labels"]);
+        found.add_name(&file["Name"]);
+        found.add_labels(&file["Config"]["Labels"]);
     }
     let storage = root.join("var/lib/containers/storage/overlay-containers/containers.json");
     let all = read(&storage).unwrap_or_default();
     let of_storage = all.as_array().into_iter().flatten();
     for container in of_storage.filter(|container| container["id"] == id) {
         let names = container["names"].as_array().into_iter().flatten();
-        names.for_each(|name| found.name(name));
+        names.for_each(|name| found.add_name(name));
     }
     for bundle in bundles(root, id) {
         if let Some(file) = read(&bundle) {
             let annotations = &file["annotations"];
-            found.name(&annotations["io.kubernetes.cri.container-name"]);
-            found.name(&annotations["io.kubernetes.container.name"]);
-            found.labels(annotations);
+            found.add_name(&annotations["io.kubernetes.cri.container-name"]);
+            found.add_name(&annotations["io.kubernetes.container.name"]);
+            found.add_labels(annotations);
         }
     }
     found
@@ -77,18 +77,18 @@ fn bundles(root: &Path, id: &str) -> Vec<PathBuf> {
 fn read(path: &Path) -> Option<Value> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path).ok()?;
-    file.take(MAX_FILE).read_to_end(&mut text).ok()?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
 impl ContainerInfo {
-    fn name(&mut self, value: &Value) {
+    fn add_name(&mut self, value: &Value) {
         if let Some(name) = value.as_str() {
             self.names.push(name.trim_start_matches('/').to_string());
         }
     }
 
-    fn labels(&mut self, value: &Value) {
+    fn add_labels(&mut self, value: &Value) {
         for (key, value) in value.as_object().into_iter().flatten() {
             if let Some(value) = value.as_str() {
                 self.labels.push((key.clone(), value.to_string()));

@@ -17,8 +17,8 @@
 //! class run at the same time, so the processes of a user delay only the jobs of this user. An
 //! elevated thread waits neither for a reader nor for a lock that a reader may hold.
 //!
-//! A reader that begins a job starts another reader if no idle reader remains, up to [`THREADS`].
-//! Readers that are idle for a second end.
+//! A reader that begins a job starts another reader if no idle reader remains, up to
+//! [`MAX_READERS`]. Readers that are idle for a second end, except the last one.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -35,33 +35,35 @@ use upshift_elevate::sys::{Kernel, SchedAttr, Sys};
 use super::stack::Stack;
 use crate::abort::AbortOnPanic;
 
-/// Maximum number of readers. It is enough for the two job classes with large limits and a few
-/// users.
-const THREADS: usize = 96;
+/// Maximum number of readers. It is enough for the jobs of [`JobClass::Rules`] and
+/// [`JobClass::Closing`] at their limits, and for the jobs of a few users.
+const MAX_READERS: usize = 96;
 
-const STACK: usize = 256 * 1024;
+const STACK_BYTES: usize = 256 * 1024;
 
 /// Time after which an idle reader ends, except the last one.
-const IDLE: Timespec = Timespec {
+const IDLE_TIMEOUT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
 /// Time slice of a reader. Since Linux 6.12, a thread with a short slice waits less for other
 /// ordinary threads.
-const SLICE: Duration = Duration::from_micros(100);
+const TIME_SLICE: Duration = Duration::from_micros(100);
 
-/// Maximum number of descriptors that may wait to be closed before new clients are refused.
-const CLOSING: usize = 1024;
+/// Maximum number of descriptors that may wait to be closed before new clients must wait.
+const MAX_CLOSING: usize = 1024;
 
 /// Jobs that may wait for the same party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum JobClass {
     /// Lookups for the registering processes of this user.
     User(u32),
+    /// Lookups for the `[[assign]]` rules.
     Rules,
     /// Closing descriptors of clients.
     Closing,
+    /// Lookups for sessions after a change of the configuration.
     Own,
 }
 
@@ -71,7 +73,7 @@ impl JobClass {
             JobClass::User(_) => 2,
             JobClass::Rules => 16,
             JobClass::Closing => 64,
-            JobClass::Own => THREADS,
+            JobClass::Own => MAX_READERS,
         }
     }
 }
@@ -95,7 +97,7 @@ struct Readers {
     eventfd: OwnedFd,
     threads: AtomicUsize,
     idle: AtomicUsize,
-    ends: AtomicBool,
+    is_ending: AtomicBool,
 }
 
 #[derive(Default)]
@@ -112,13 +114,13 @@ impl Queue {
                 .get(&class)
                 .is_none_or(|&count| count < class.limit())
         };
-        let at = self.jobs.iter().position(|(class, _)| has_room(*class))?;
-        let (class, job) = self.jobs.remove(at)?;
+        let index = self.jobs.iter().position(|(class, _)| has_room(*class))?;
+        let (class, job) = self.jobs.remove(index)?;
         *self.running.entry(class).or_default() += 1;
         Some((class, job))
     }
 
-    fn is_done(&mut self, class: JobClass) {
+    fn finish(&mut self, class: JobClass) {
         if let Some(running) = self.running.get_mut(&class) {
             *running -= 1;
             if *running == 0 {
@@ -143,7 +145,7 @@ impl ProcReader {
             eventfd: rustix::event::eventfd(0, flags)?,
             threads: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
-            ends: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
         });
         readers.add_thread()?;
         Ok(ProcReader {
@@ -167,16 +169,16 @@ impl ProcReader {
         });
     }
 
-    /// Returns whether more than [`CLOSING`] descriptors wait to be closed, so that new clients
+    /// Returns whether more than [`MAX_CLOSING`] descriptors wait to be closed, so that new clients
     /// must wait.
     pub(crate) fn closes_too_much(&self) -> bool {
-        self.closing.load(Relaxed) > CLOSING
+        self.closing.load(Relaxed) > MAX_CLOSING
     }
 }
 
 impl Drop for ProcReader {
     fn drop(&mut self) {
-        self.readers.ends.store(true, SeqCst);
+        self.readers.is_ending.store(true, SeqCst);
         let _ = upshift_board::os::ring(self.readers.eventfd.as_fd());
     }
 }
@@ -188,7 +190,7 @@ impl Readers {
         self.idle.fetch_add(1, AcqRel);
         let started = std::thread::Builder::new()
             .name("upshift-reader".into())
-            .stack_size(STACK)
+            .stack_size(STACK_BYTES)
             .spawn(move || readers.run());
         if started.is_err() {
             self.threads.fetch_sub(1, AcqRel);
@@ -199,7 +201,7 @@ impl Readers {
 
     fn run(self: Arc<Readers>) {
         let attr = SchedAttr {
-            runtime: SLICE.as_nanos() as u64,
+            runtime: TIME_SLICE.as_nanos() as u64,
             ..SchedAttr::normal()
         };
         // A refusal is harmless, because the reader then only waits longer for other ordinary
@@ -208,9 +210,9 @@ impl Readers {
         loop {
             let mut polled = [PollFd::new(&self.eventfd, PollFlags::IN)];
             // The last reader sleeps until a job arrives.
-            let others = self.threads.load(Acquire) > 1;
-            let rung = rustix::event::poll(&mut polled, others.then_some(&IDLE));
-            if self.ends.load(SeqCst) {
+            let has_others = self.threads.load(Acquire) > 1;
+            let rung = rustix::event::poll(&mut polled, has_others.then_some(&IDLE_TIMEOUT));
+            if self.is_ending.load(SeqCst) {
                 // The next reader must also notice the end.
                 let _ = upshift_board::os::ring(self.eventfd.as_fd());
                 return;
@@ -228,8 +230,8 @@ impl Readers {
             let Ok(_) = rustix::io::read(&self.eventfd, &mut word) else {
                 continue;
             };
-            let last = self.idle.fetch_sub(1, AcqRel) == 1;
-            if last && self.threads.load(Acquire) < THREADS {
+            let was_last_idle = self.idle.fetch_sub(1, AcqRel) == 1;
+            if was_last_idle && self.threads.load(Acquire) < MAX_READERS {
                 // If no thread can be started, jobs that arrive meanwhile wait for this reader.
                 let _ = self.add_thread();
             }
@@ -250,7 +252,7 @@ impl Readers {
             job();
             std::mem::forget(abort);
             queue = self.lock();
-            queue.is_done(class);
+            queue.finish(class);
             queue.jobs.extend(self.arrived.take());
         }
     }
@@ -267,6 +269,7 @@ mod tests {
     use super::super::stack::Answers;
     use super::*;
 
+    /// Starts `jobs` jobs that block until the returned sender is dropped.
     fn hold_up(readers: &ProcReader, class: JobClass, jobs: usize) -> Sender<()> {
         let (end, ended) = channel();
         let ended: Arc<Mutex<Receiver<()>>> = Arc::new(Mutex::new(ended));

@@ -100,8 +100,8 @@ impl<T> Answers<T> {
 
     pub(crate) fn put(&self, answer: T) {
         self.stack.put(answer);
-        // Ringing an open non-blocking eventfd fails only if the counter is full, and then the
-        // reader is awake.
+        // Ringing an open non-blocking eventfd fails only if its counter is full, and then the
+        // thread that takes the answers is woken as well.
         let _ = upshift_board::os::ring(self.eventfd.as_fd());
     }
 

@@ -44,15 +44,16 @@ pub struct Contender {
 
 /// Summary of the vCPUs of one CPU, by level.
 struct Summary {
-    /// Bit L: at least one vCPU has potential L.
+    /// Bit L: at least one vCPU has potential L, or the bystanders have level L.
     present: u64,
-    /// Bit L: at least two vCPUs have potential L.
+    /// Bit L: at least two vCPUs, or the bystanders and a vCPU, are at level L.
     crowded: u64,
+    /// Most urgent level of the runnable vCPUs.
     best: u8,
     contenders: usize,
     bystanders: Option<u8>,
     /// Users of the vCPUs that are less urgent than level L, by L.
-    below: [Users; NO_LEVEL as usize],
+    users_below: [Users; NO_LEVEL as usize],
 }
 
 /// The users of several vCPUs. If there are several users, it does not matter which.
@@ -89,16 +90,16 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
         best: NO_LEVEL,
         contenders: contenders.len(),
         bystanders,
-        below: [Users::None; NO_LEVEL as usize],
+        users_below: [Users::None; NO_LEVEL as usize],
     };
-    let mut users = summary.below;
+    let mut users = summary.users_below;
     for contender in contenders {
         if let Some(users) = users.get_mut(usize::from(contender.potential)) {
             *users = users.and(Users::One(contender.user));
         }
     }
     for level in (1..users.len()).rev() {
-        summary.below[level - 1] = summary.below[level].and(users[level]);
+        summary.users_below[level - 1] = summary.users_below[level].and(users[level]);
     }
     let potentials = contenders.iter().map(|contender| contender.potential);
     for level in potentials
@@ -122,9 +123,9 @@ pub fn rank(contenders: &[Contender], bystanders: Option<u8>, standings: &mut Ve
 }
 
 impl Summary {
-    fn standing(&self, own: &Contender) -> Standing {
-        let level = own.potential;
-        let outranked = self.best < own.runnable.min(level);
+    fn standing(&self, contender: &Contender) -> Standing {
+        let level = contender.potential;
+        let outranked = self.best < contender.runnable.min(level);
         if level >= NO_LEVEL {
             // An absent vCPU must ring when it appears, unless it is alone.
             let alone = self.contenders == 1 && self.bystanders.is_none();
@@ -143,17 +144,17 @@ impl Summary {
             let nearest_above = u64::BITS - above.leading_zeros();
             let rise = nearest_above
                 .checked_sub(1)
-                .map_or(0, |other| self.last_of(other as u8, level) + 1);
+                .map_or(0, |other| self.fall_of_neighbour(other as u8, level) + 1);
             let fall = match below.trailing_zeros() as u8 {
                 NO_LEVEL => NO_LEVEL,
-                other => self.last_before(level, other),
+                other => self.fall_before(other, level),
             };
             (rise, fall)
         };
         Standing {
             rise,
             fall,
-            band: if self.may_rise(own) {
+            band: if self.may_rise(contender) {
                 self.band(level)
             } else {
                 0
@@ -168,29 +169,29 @@ impl Summary {
         self.crowded & 1 << level != 0 || self.bystanders == Some(level)
     }
 
-    /// Returns the last level that the more urgent neighbour at `other` may fall to, for a vCPU at
-    /// `own` that may move.
-    fn last_of(&self, other: u8, own: u8) -> u8 {
-        if self.is_fixed(other) {
-            other
+    /// Returns the least urgent level to which the more urgent neighbour at level `neighbour` may
+    /// fall. The vCPU at `level` may move, too.
+    fn fall_of_neighbour(&self, neighbour: u8, level: u8) -> u8 {
+        if self.is_fixed(neighbour) {
+            neighbour
         } else {
-            (other + own - 1) / 2
+            (neighbour + level - 1) / 2
         }
     }
 
-    /// Returns the last level that a vCPU at `own`, which may move, may fall to above its less
-    /// urgent neighbour at `other`.
-    fn last_before(&self, own: u8, other: u8) -> u8 {
-        if self.is_fixed(other) {
-            other - 1
+    /// Returns the least urgent level to which the vCPU at `level` may fall. Its less urgent
+    /// neighbour is at level `neighbour`.
+    fn fall_before(&self, neighbour: u8, level: u8) -> u8 {
+        if self.is_fixed(neighbour) {
+            neighbour - 1
         } else {
-            (own + other - 1) / 2
+            (level + neighbour - 1) / 2
         }
     }
 
-    fn may_rise(&self, own: &Contender) -> bool {
-        let below = self.below[usize::from(own.potential)];
-        own.trusted || self.bystanders.is_some() || below.has_other_than(own.user)
+    fn may_rise(&self, contender: &Contender) -> bool {
+        let users_below = self.users_below[usize::from(contender.potential)];
+        contender.trusted || self.bystanders.is_some() || users_below.has_other_than(contender.user)
     }
 
     /// Returns the number of classes below `level`, bystanders included, at most [`BANDS`].
@@ -403,9 +404,9 @@ mod tests {
                 }
             }
             if bystanders.is_none() {
-                let least = contenders.iter().map(|contender| contender.potential).filter(|&level| level < NO_LEVEL).max();
+                let least_urgent = contenders.iter().map(|contender| contender.potential).filter(|&level| level < NO_LEVEL).max();
                 for (contender, standing) in contenders.iter().zip(&standings) {
-                    prop_assert!(Some(contender.potential) != least || standing.band == 0);
+                    prop_assert!(Some(contender.potential) != least_urgent || standing.band == 0);
                 }
             }
         }

@@ -1,5 +1,6 @@
-//! Records the threads of all clients, so that the monitor of the canaries can demote threads on
-//! all CPUs, independently of the schedulers of these CPUs.
+//! Records all threads that the daemon may elevate. The canaries are threads that detect an
+//! occupied CPU. With the roster, their monitor can demote threads on all CPUs, independently of
+//! the schedulers of these CPUs.
 //!
 //! ```text
 //!   scheduler of a CPU:  set SCHED_FIFO ─▶ read whether it is suspended ─▶ if so, demote it
@@ -87,10 +88,10 @@ impl RosterEntry {
     /// because the kernel queues a raised thread last in its new priority. Otherwise like
     /// [`RosterEntry::raise`].
     pub(crate) fn rotate(&self, priority: Priority) -> io::Result<bool> {
-        let Ok(below) = Priority::new(priority.get() - 1) else {
+        let Ok(lower) = Priority::new(priority.get() - 1) else {
             return Ok(true);
         };
-        self.raise_with(|guard| guard.set(below).and_then(|()| guard.set(priority)))
+        self.raise_with(|guard| guard.set(lower).and_then(|()| guard.set(priority)))
     }
 
     fn may_run_on(&self, cpus: &HashSet<usize>) -> bool {
@@ -102,7 +103,7 @@ impl RosterEntry {
     }
 
     /// Returns whether the thread is raised and still in SCHED_FIFO, since another program may have
-    /// changed its policy. One system call.
+    /// changed its policy. This costs at most one system call.
     pub(crate) fn is_elevated(&self, sys: &dyn Sys) -> bool {
         let policy = || Policy::of(sys, self.guard.tid()).map(|policy| policy.class());
         self.is_raised() && matches!(policy(), Ok(Class::Fifo(_)))
@@ -141,7 +142,7 @@ impl Suspension {
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     state: Mutex<State>,
-    next: AtomicU64,
+    next_id: AtomicU64,
     count: AtomicUsize,
     epoch: AtomicU64,
     /// Thread of the canaries' monitor, which is woken when the first thread is added.
@@ -162,7 +163,7 @@ impl Roster {
         clock: Option<Arc<OwnedFd>>,
     ) -> Arc<RosterEntry> {
         let entry = Arc::new(RosterEntry {
-            id: self.next.fetch_add(1, Relaxed),
+            id: self.next_id.fetch_add(1, Relaxed),
             owner,
             guard,
             clock: clock.map(OnceLock::from).unwrap_or_default(),
@@ -205,8 +206,7 @@ impl Roster {
         let _ = self.monitor.set(std::thread::current());
     }
 
-    /// Returns the epoch, which increases when a thread other than its scheduler has demoted a
-    /// thread.
+    /// Returns the epoch, which increases when a thread is demoted, but not by its own scheduler.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
     }

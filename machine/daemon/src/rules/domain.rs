@@ -58,8 +58,12 @@ impl Domains {
         }
     }
 
+    /// Returns the largest number of CPUs in `cpus` that belong to one domain, at least 1.
     pub(super) fn width(&self, cpus: &CpuSet) -> u32 {
-        let widths = self.all.iter().map(|domain| common(&domain.cpus, cpus));
+        let widths = self
+            .all
+            .iter()
+            .map(|domain| count_common(&domain.cpus, cpus));
         widths.max().unwrap_or(0).max(1)
     }
 
@@ -86,19 +90,20 @@ impl Domains {
     }
 
     /// Ends the period, and decides which domains pause in the next period, so that ordinary
-    /// programs have `percent` of the time. `own` is the CPU time of the daemon, on any CPU, which
-    /// ordinary programs also did not have.
-    pub(super) fn end_period(&mut self, percent: u32, own: Duration, now: Instant) {
+    /// programs have `percent` of the time. `daemon_time` is the CPU time of the daemon, on any
+    /// CPU, which ordinary programs also did not have.
+    pub(super) fn end_period(&mut self, percent: u32, daemon_time: Duration, now: Instant) {
         let period = now - self.began;
         self.began = now;
         for domain in &mut self.all {
             // One CPU may have run nothing but elevated threads for 85 % of the period.
-            let crowded = !domain.used.is_zero() && (domain.used + own) * 20 >= period * 17;
+            let is_crowded =
+                !domain.used.is_zero() && (domain.used + daemon_time) * 20 >= period * 17;
             let crowd = domain.crowds.iter().fold(1.0f32, |a, b| a.max(b.ceil()));
             let pause = DOMAIN_PERIOD
                 .mul_f32(percent as f32 / 100.0 * (1.0 + 2.0 * crowd))
                 .min(DOMAIN_PERIOD / 2);
-            domain.pause_until = crowded.then_some(now + pause);
+            domain.pause_until = is_crowded.then_some(now + pause);
             domain.used = Duration::ZERO;
             domain.crowds.fill(0.0);
         }
@@ -108,7 +113,7 @@ impl Domains {
         let overlapping = self
             .all
             .iter()
-            .filter(|domain| common(&domain.cpus, cpus) > 0);
+            .filter(|domain| count_common(&domain.cpus, cpus) > 0);
         let ends = overlapping.filter_map(|domain| domain.pause_until);
         ends.filter(|&end| now < end).max()
     }
@@ -161,7 +166,7 @@ fn set(cpus: &[usize]) -> CpuSet {
     set
 }
 
-fn common(a: &CpuSet, b: &CpuSet) -> u32 {
+fn count_common(a: &CpuSet, b: &CpuSet) -> u32 {
     a.and(b).iter().count() as u32
 }
 
@@ -192,7 +197,7 @@ mod tests {
         assert_eq!(domains.pause_end(&right, now), None);
         assert_eq!(domains.pause_end(&CpuSet::all(), now), Some(end));
         assert_eq!(domains.pause_end(&left, end), None);
-        // The next period begins without usage, and 20 ms in it are not enough for a pause.
+        // The next period begins without usage, and 20 ms are less than 85 % of it.
         now = domains.period_end();
         domains.charge(&left, ms(20), 1);
         domains.end_period(5, Duration::ZERO, now);

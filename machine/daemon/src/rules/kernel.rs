@@ -6,11 +6,11 @@
 //! | SCHED_IDLE is last in its session or cgroup only | 2.6.38 | longer pauses: `domain.rs` |
 //! | RLIMIT_RTTIME kills a process that computes | 2.6.25 | no elevation: [`report_time_limit`] |
 //! | a cgroup may have no real-time runtime | 2.6.25 | no elevation: [`report_refusal`] |
-//! | cgroup quotas do not limit real-time threads | 2.6.32 | own charges: `bounds/quota.rs` |
+//! | cgroup quotas do not limit real-time threads | 2.6.32 | daemon's quotas: `bounds/quota.rs` |
 //! | moves between cgroups are not reported | always | a sweep every `SWEEP` |
 //! | events are lost when their reader is late | 2.6.15 | a sweep one second later |
 //! | `/proc/PID` is empty without a main thread | always | another thread: `proc/living.rs` |
-//! | a lookup in `/proc` may wait for any thread | always (6.18) | readers: `proc/reader.rs` |
+//! | a lookup in `/proc` may wait for any thread | always | readers: `proc/reader.rs` |
 //! | TIDs are reused | always | threads are recorded, then checked: `process.rs` |
 
 use std::io;

@@ -45,7 +45,7 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    fn at(pid: i32, machine: &dyn Machine, config: &Config) -> Lookup {
+    fn read(pid: i32, machine: &dyn Machine, config: &Config) -> Lookup {
         let mut lookup = Lookup {
             pid,
             began: Instant::now(),
@@ -75,7 +75,7 @@ impl Lookup {
         lookup
     }
 
-    /// One system call.
+    /// Returns whether the process is still alive, at the cost of one system call.
     pub(super) fn is_alive(&self) -> bool {
         let no_wait = Timespec::default();
         self.pidfd.as_ref().is_some_and(|pidfd| {
@@ -85,7 +85,7 @@ impl Lookup {
     }
 }
 
-struct Asked {
+struct PendingLookup {
     inheritance: Option<Inheritance>,
     /// Time of the process's last change. A lookup that began earlier is outdated.
     changed: Instant,
@@ -93,32 +93,32 @@ struct Asked {
 
 pub(super) struct Lookups {
     pub(super) answers: Arc<Answers<Answer>>,
-    asked: HashMap<i32, Asked>,
+    pending: HashMap<i32, PendingLookup>,
     /// Processes of a sweep that wait for their lookup.
-    left: Vec<i32>,
+    waiting: Vec<i32>,
     /// Set while a reader lists all processes.
-    lists: bool,
+    is_listing: bool,
     without_clock: Vec<(i32, Tid)>,
     /// Set while a reader opens CPU clocks.
-    opens: bool,
+    is_opening: bool,
 }
 
 impl Lookups {
     pub(super) fn new() -> std::io::Result<Lookups> {
         Ok(Lookups {
             answers: Arc::new(Answers::new()?),
-            asked: HashMap::new(),
-            left: Vec::new(),
-            lists: false,
+            pending: HashMap::new(),
+            waiting: Vec::new(),
+            is_listing: false,
             without_clock: Vec::new(),
-            opens: false,
+            is_opening: false,
         })
     }
 
-    /// Returns the inheritance of a process that is being looked up. A child that this process
-    /// forks now inherits the same.
+    /// Returns the inheritance (the state that a child takes over from its parent) of a process
+    /// that is being looked up. A child that this process forks now inherits the same.
     pub(super) fn inheritance_of(&self, pid: i32) -> Option<Inheritance> {
-        self.asked.get(&pid)?.inheritance.clone()
+        self.pending.get(&pid)?.inheritance.clone()
     }
 
     /// Looks up a process that has changed, or that has started with an inheritance (`started`).
@@ -131,20 +131,20 @@ impl Lookups {
         shared: &Shared,
     ) -> bool {
         let changed = Instant::now();
-        if let Some(asked) = self.asked.get_mut(&pid) {
-            asked.changed = changed;
+        if let Some(pending) = self.pending.get_mut(&pid) {
+            pending.changed = changed;
             if let Some(inheritance) = started {
-                asked.inheritance = inheritance;
+                pending.inheritance = inheritance;
             }
             return true;
         }
-        if self.asked.len() >= MAX_LOOKUPS {
+        if self.pending.len() >= MAX_LOOKUPS {
             return false;
         }
         let inheritance = started.flatten();
-        self.asked.insert(
+        self.pending.insert(
             pid,
-            Asked {
+            PendingLookup {
                 inheritance,
                 changed,
             },
@@ -153,31 +153,31 @@ impl Lookups {
         true
     }
 
-    pub(super) fn has_changed(&mut self, pid: i32) {
-        if let Some(asked) = self.asked.get_mut(&pid) {
-            asked.changed = Instant::now();
+    pub(super) fn note_change(&mut self, pid: i32) {
+        if let Some(pending) = self.pending.get_mut(&pid) {
+            pending.changed = Instant::now();
         }
     }
 
     pub(super) fn ask_for_all(&mut self, shared: &Shared) {
-        if std::mem::replace(&mut self.lists, true) {
+        if std::mem::replace(&mut self.is_listing, true) {
             return;
         }
         let answers = Arc::clone(&self.answers);
         shared.reader.send(JobClass::Rules, move || {
             let began = Instant::now();
-            let own = std::process::id() as i32;
+            let own_pid = std::process::id() as i32;
             let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
             let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            let pids = pids.filter(|&pid| pid != own).collect();
+            let pids = pids.filter(|&pid| pid != own_pid).collect();
             answers.put(Answer::All(pids, began));
         });
     }
 
     /// Stores the list of all processes, which are then looked up gradually.
     pub(super) fn take_list(&mut self, pids: Vec<i32>) {
-        self.lists = false;
-        self.left = pids;
+        self.is_listing = false;
+        self.waiting = pids;
     }
 
     pub(super) fn ask_for_clocks(&mut self, pid: i32, tids: Vec<Tid>) {
@@ -186,30 +186,30 @@ impl Lookups {
     }
 
     pub(super) fn clocks_opened(&mut self) {
-        self.opens = false;
+        self.is_opening = false;
     }
 
     /// Ends a lookup and returns the inheritance of its process. A process that has changed since
     /// the lookup began is looked up again.
     pub(super) fn finish(&mut self, lookup: &Lookup, shared: &Shared) -> Option<Inheritance> {
-        let asked = self.asked.get(&lookup.pid)?;
-        if lookup.began < asked.changed {
+        let pending = self.pending.get(&lookup.pid)?;
+        if lookup.began < pending.changed {
             self.lookup(lookup.pid, shared);
             return self.inheritance_of(lookup.pid);
         }
-        self.asked.remove(&lookup.pid)?.inheritance
+        self.pending.remove(&lookup.pid)?.inheritance
     }
 
     /// Starts waiting lookups up to the limit for a sweep, and the opening of CPU clocks.
     pub(super) fn resume(&mut self, shared: &Shared) {
-        while self.asked.len() < MAX_LOOKUPS / 2
-            && let Some(pid) = self.left.pop()
+        while self.pending.len() < MAX_LOOKUPS / 2
+            && let Some(pid) = self.waiting.pop()
         {
             // The condition of the loop guarantees that the lookup is accepted.
             let _ = self.ask(pid, None, shared);
         }
-        if !self.opens && !self.without_clock.is_empty() {
-            self.opens = true;
+        if !self.is_opening && !self.without_clock.is_empty() {
+            self.is_opening = true;
             let threads = std::mem::take(&mut self.without_clock);
             let (machine, answers) = (Arc::clone(&shared.machine), Arc::clone(&self.answers));
             shared.reader.send(JobClass::Rules, move || {
@@ -224,7 +224,7 @@ impl Lookups {
         let (machine, config) = (Arc::clone(&shared.machine), shared.config());
         let answers = Arc::clone(&self.answers);
         shared.reader.send(JobClass::Rules, move || {
-            let lookup = Box::new(Lookup::at(pid, machine.as_ref(), &config));
+            let lookup = Box::new(Lookup::read(pid, machine.as_ref(), &config));
             answers.put(Answer::Lookup(lookup));
         });
     }

@@ -64,11 +64,11 @@ const SWEEP: Duration = Duration::from_secs(10);
 
 /// Maximum number of threads of all assigned programs together, which is half of the elevator's
 /// capacity. The other half is reserved for registered processes.
-const THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
+const MAX_THREADS: usize = upshift_elevate::MAX_CAPACITY / 2;
 
 #[derive(Debug)]
 enum Message {
-    /// The process has registered. The latch opens when its threads are out of the roster.
+    /// The process has registered. The latch opens when its threads are restored.
     Registered(i32, Latch),
     /// A connection of the process has ended.
     Left(i32),
@@ -77,7 +77,7 @@ enum Message {
     Stop,
 }
 
-/// Dropping this handle ends the rules' thread and restores all assigned threads.
+/// The handle of the rules' thread. Dropping it ends the thread and restores all assigned threads.
 #[derive(Debug)]
 pub(crate) struct Assigner {
     mailbox: Arc<Mailbox>,
@@ -143,9 +143,9 @@ impl Assigner {
             unranked: false,
             domains: Domains::read(shared.sys.as_ref(), &shared.online_cpus(), now),
             registered: connections,
-            sweep: now,
+            next_sweep: now,
             lookups: Lookups::new()?,
-            arrived: VecDeque::new(),
+            unread_answers: VecDeque::new(),
             budget: WorkBudget::new(now),
         };
         let thread = std::thread::Builder::new()
@@ -198,9 +198,9 @@ struct Work {
     domains: Domains,
     /// Number of connections of each registered process.
     registered: HashMap<i32, u32>,
-    sweep: Instant,
+    next_sweep: Instant,
     lookups: Lookups,
-    arrived: VecDeque<Answer>,
+    unread_answers: VecDeque<Answer>,
     budget: WorkBudget,
 }
 
@@ -216,7 +216,7 @@ impl Work {
                 return;
             }
             self.take_events(began);
-            if began >= self.sweep {
+            if began >= self.next_sweep {
                 self.begin_sweep(began);
             }
             self.take_answers(began);
@@ -235,13 +235,13 @@ impl Work {
 
     fn wait(&self) {
         let next = self.processes.values().map(Process::next_check);
-        let mut next = next.fold(self.sweep, Instant::min);
+        let mut next = next.fold(self.next_sweep, Instant::min);
         if !self.processes.is_empty() {
             next = next.min(self.domains.period_end());
         }
         next = self.next_rotation.map_or(next, |at| next.min(at));
         let mut wait = next.saturating_duration_since(Instant::now());
-        if !self.arrived.is_empty() {
+        if !self.unread_answers.is_empty() {
             wait = Duration::ZERO;
         }
         let timeout = Timespec::try_from(wait).ok();
@@ -289,7 +289,7 @@ impl Work {
                         self.ask(pid, None, Instant::now());
                     }
                 }
-                Message::Reconsider => self.sweep = Instant::now(),
+                Message::Reconsider => self.next_sweep = Instant::now(),
                 Message::Stop => return false,
             }
         }
@@ -310,7 +310,7 @@ impl Work {
                     process, thread, ..
                 } => {
                     let max_new = self.max_new_threads(process);
-                    self.lookups.has_changed(process);
+                    self.lookups.note_change(process);
                     if let Some(known) = self.processes.get_mut(&process)
                         && max_new > 0
                     {
@@ -327,7 +327,7 @@ impl Work {
                     }
                 }
                 Event::Changed { process } => self.ask(process, None, now),
-                Event::Lost => self.sweep = self.sweep.min(now + SWEEP / 10),
+                Event::Lost => self.next_sweep = self.next_sweep.min(now + SWEEP / 10),
             }
         }
     }
@@ -338,10 +338,10 @@ impl Work {
     }
 
     fn max_new_threads_of(&self, user: u32) -> usize {
-        let (mut all, mut own) = (0, 0);
+        let (mut all_threads, mut user_threads) = (0, 0);
         for process in self.processes.values() {
-            all += process.threads();
-            own += if process.user() == user {
+            all_threads += process.threads();
+            user_threads += if process.user() == user {
                 process.threads()
             } else {
                 0
@@ -349,10 +349,10 @@ impl Work {
         }
         let limit = self.shared.config().limits.threads_per_user;
         // Each thread needs a descriptor; assigned programs may use a quarter of the descriptors.
-        let max_threads = THREADS.min(self.shared.descriptors / 4);
+        let max_threads = MAX_THREADS.min(self.shared.descriptors / 4);
         limit
-            .saturating_sub(own)
-            .min(max_threads.saturating_sub(all))
+            .saturating_sub(user_threads)
+            .min(max_threads.saturating_sub(all_threads))
     }
 
     /// Requests the lookup of a process. If `parent` is given, it has just forked this process. If
@@ -363,21 +363,21 @@ impl Work {
             None => self.lookups.inheritance_of(parent),
         });
         if !self.lookups.ask(pid, started, &self.shared) {
-            self.sweep = self.sweep.min(now + SWEEP / 10);
+            self.next_sweep = self.next_sweep.min(now + SWEEP / 10);
         }
     }
 
     fn take_answers(&mut self, now: Instant) {
-        self.arrived.extend(self.lookups.answers.take());
+        self.unread_answers.extend(self.lookups.answers.take());
         while now.elapsed() < BUDGET / 2
-            && let Some(found) = self.arrived.pop_front()
+            && let Some(answer) = self.unread_answers.pop_front()
         {
-            match found {
+            match answer {
                 Answer::Lookup(lookup) => self.consider(*lookup, now),
-                Answer::All(pids, then) => {
+                Answer::All(pids, listed_at) => {
                     let existing: HashSet<i32> = pids.iter().copied().collect();
                     let is_alive = |pid: &i32, process: &mut Process| {
-                        existing.contains(pid) || process.assigned_at() >= then
+                        existing.contains(pid) || process.assigned_at() >= listed_at
                     };
                     self.processes.retain(is_alive);
                     self.unranked = true;
@@ -425,7 +425,7 @@ impl Work {
         let max_new = self.max_new_threads_of(user);
         if let Some(process) = self.processes.get_mut(&pid) {
             let tids = (&lookup.tids, lookup.began);
-            process.count_threads(tids, &self.shared, &self.domains, max_new);
+            process.update_threads(tids, &self.shared, &self.domains, max_new);
             self.lookups
                 .ask_for_clocks(pid, process.take_without_clock());
         }
@@ -435,9 +435,9 @@ impl Work {
         }
     }
 
-    /// A process whose parent is under the same rule runs one priority lower, or is removed if the
-    /// rule has `children = false`. Both effects end with the parent. The cost is O(assigned
-    /// processes).
+    /// Lowers the priority of each process whose parent is under the same rule, or removes the
+    /// process if the rule has `children = false`. Both effects end with the parent. The cost is
+    /// O(assigned processes).
     fn rank_children(&mut self, now: Instant) {
         let is_child = |process: &Process| {
             let parent = self.processes.get(&process.parent);
@@ -468,7 +468,7 @@ impl Work {
         process.charge_unreported(&mut self.domains, now);
         if process.rule().leaves_children {
             // Children that stayed ordinary because of this process may now be assigned.
-            self.sweep = self.sweep.min(now + SWEEP / 10);
+            self.next_sweep = self.next_sweep.min(now + SWEEP / 10);
         }
         self.unranked = true;
     }
@@ -506,7 +506,7 @@ impl Work {
     }
 
     fn begin_sweep(&mut self, now: Instant) {
-        self.sweep = now
+        self.next_sweep = now
             + if self.events.is_some() {
                 SWEEP
             } else {

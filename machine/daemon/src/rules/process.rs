@@ -46,7 +46,7 @@ pub(super) struct Process {
     pub(super) parent: i32,
     is_child: bool,
     threads: HashMap<Tid, Thread>,
-    /// Threads whose CPU clock has not been handed out for opening.
+    /// Threads whose CPU clock has not yet been requested.
     without_clock: Vec<Tid>,
     cpus: Cpus,
     class_state: ClassState,
@@ -200,11 +200,11 @@ impl Process {
         self.threads.len()
     }
 
-    /// Updates the set of threads and the CPUs from `tids`, the process's threads as listed at
-    /// `then`. Adopts at most `max_new` new threads, and drops threads that were no longer listed.
-    pub(super) fn count_threads(
+    /// Updates the set of threads and the CPUs from `tids`, the process's threads at the time
+    /// `listed_at`. Adopts at most `max_new` new threads, and drops threads that are not in `tids`.
+    pub(super) fn update_threads(
         &mut self,
-        (tids, then): (&HashSet<Tid>, Instant),
+        (tids, listed_at): (&HashSet<Tid>, Instant),
         shared: &Arc<Shared>,
         domains: &Domains,
         max_new: usize,
@@ -214,7 +214,7 @@ impl Process {
         self.cpus.allowed = allowed.unwrap_or(CpuSet::all());
         self.cpus.width = domains.width(&self.cpus.allowed);
         self.threads
-            .retain(|tid, thread| tids.contains(tid) || thread.recorded_at >= then);
+            .retain(|tid, thread| tids.contains(tid) || thread.recorded_at >= listed_at);
         let max_threads = self.threads.len() + max_new;
         let main = tids.get(&self.pid);
         for &tid in main.into_iter().chain(tids) {
@@ -263,7 +263,7 @@ impl Process {
         }
     }
 
-    /// Takes the threads whose CPU clock still has to be opened.
+    /// Takes the threads whose CPU clock has not yet been requested.
     pub(super) fn take_without_clock(&mut self) -> Vec<Tid> {
         std::mem::take(&mut self.without_clock)
     }

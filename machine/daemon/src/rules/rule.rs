@@ -15,12 +15,12 @@ use crate::proc::cgroups::{self, Cgroup};
 use crate::proc::container;
 use crate::proc::living;
 
-/// Returns whether systemd has booted the machine. Also true in a container that sees all processes
-/// of the machine.
+/// Returns whether systemd has booted the machine. The answer is the same in a container that sees
+/// all processes of the machine.
 fn has_systemd() -> bool {
-    let first = || read_at_once("/proc/1/comm");
+    let init_name = || read_at_once("/proc/1/comm");
     Path::new("/run/systemd/system").is_dir()
-        || first().is_ok_and(|name| name.trim_end() == "systemd")
+        || init_name().is_ok_and(|name| name.trim_end() == "systemd")
 }
 
 /// An `[[assign]]` rule of the configuration.
@@ -273,8 +273,8 @@ impl Assign {
     /// Returns whether the only condition is `comm`, so that any user can start a program that
     /// matches.
     pub(crate) fn names_programs_only(&self) -> bool {
-        let others = [&self.cgroup, &self.unit, &self.container];
-        others.iter().all(|name| name.is_none()) && self.label.is_none() && self.user.is_none()
+        let places = [&self.cgroup, &self.unit, &self.container];
+        places.iter().all(|name| name.is_none()) && self.label.is_none() && self.user.is_none()
     }
 
     /// Returns the reason why no process of this machine can match, if there is a reason.

@@ -1,8 +1,8 @@
 //! Writes messages to standard error from a separate thread.
 //!
-//! Threads that print run above all other threads, and the reader may be slow or absent. So a line
-//! is put into a short queue, or counted as lost if the queue is full. Warnings of one kind are
-//! printed at most once in [`WARNING_INTERVAL`]; each ejection is printed.
+//! Threads that print run above all other threads, and the reader of standard error may be slow or
+//! absent. So a line is put into a short queue, or counted as lost if the queue is full. Warnings
+//! of one kind are printed at most once in [`WARNING_INTERVAL`]; each ejection is printed.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -16,7 +16,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of lines that wait to be written, which is twice the number of lines that the
 /// registrations of one user in one second can cause.
-const LINES: usize = 128;
+const MAX_LINES: usize = 128;
 
 /// Time for which the drop of the log waits for lines to be written.
 const GRACE: Duration = Duration::from_millis(100);
@@ -24,15 +24,15 @@ const GRACE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Mutex<Option<SyncSender<String>>>,
-    warned: Mutex<HashMap<&'static str, Instant>>,
+    last_warnings: Mutex<HashMap<&'static str, Instant>>,
     lost: Arc<AtomicU64>,
     written: Mutex<Receiver<()>>,
 }
 
 impl Log {
-    /// If the thread cannot be started, nothing is printed.
+    /// Starts the thread that prints. If it cannot be started, nothing is printed.
     pub(crate) fn start() -> Log {
-        let (lines, queue) = sync_channel::<String>(LINES);
+        let (lines, queue) = sync_channel::<String>(MAX_LINES);
         let (done, written) = sync_channel(1);
         let lost = Arc::new(AtomicU64::new(0));
         let missing = Arc::clone(&lost);
@@ -54,7 +54,7 @@ impl Log {
             });
         Log {
             lines: Mutex::new(thread.is_ok().then_some(lines)),
-            warned: Mutex::default(),
+            last_warnings: Mutex::default(),
             lost,
             written: Mutex::new(written),
         }
@@ -73,11 +73,14 @@ impl Log {
     /// Prints a line, unless a line of the same kind was printed recently.
     pub(crate) fn warn(&self, kind: &'static str, text: impl FnOnce() -> String) {
         let now = Instant::now();
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = warned.get(kind);
+        let mut last_warnings = self
+            .last_warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let last = last_warnings.get(kind);
         if last.is_none_or(|&last| now - last >= WARNING_INTERVAL) {
-            warned.insert(kind, now);
-            drop(warned);
+            last_warnings.insert(kind, now);
+            drop(last_warnings);
             self.say(text());
         }
     }

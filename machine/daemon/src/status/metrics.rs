@@ -1,5 +1,5 @@
 //! Serves Prometheus metrics over HTTP on a separate socket. They contain the numbers of the
-//! census.
+//! census, the daemon's report about the machine.
 //!
 //! An ordinary thread that is a client of the daemon serves several clients concurrently, and
 //! closes each connection [`CLIENT_TIMEOUT`] after accepting it. The thread cannot delay the
@@ -22,9 +22,9 @@ use upshift_units::socket_file::{self, SocketFile, check_directories};
 
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-const CLIENTS: usize = 32;
+const MAX_CLIENTS: usize = 32;
 
-const REQUEST: usize = 8192;
+const MAX_REQUEST_BYTES: usize = 8192;
 
 const BACKLOG: i32 = 128;
 
@@ -63,7 +63,7 @@ fn start<L: AsFd + Send + 'static>(
         .map(drop)
 }
 
-/// Serves connections concurrently. Beyond [`CLIENTS`] the oldest connection is closed.
+/// Serves connections concurrently. Beyond [`MAX_CLIENTS`] the oldest connection is closed.
 fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>, daemon: &Path) {
     let mut figures = Figures { daemon, last: None };
     let mut clients: VecDeque<Client> = VecDeque::new();
@@ -73,19 +73,19 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
         let next = clients.front().map(|client| client.until - now);
         let timeout = next.and_then(|next| Timespec::try_from(next).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(listener, PollFlags::IN)];
-        fds.extend(clients.iter().map(Client::awaits));
+        fds.extend(clients.iter().map(Client::poll_fd));
         // Even after an interruption, a client that is not ready keeps its state.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         drop(fds);
         clients.retain_mut(|client| client.advance(&mut figures));
-        for _ in 0..CLIENTS {
+        for _ in 0..MAX_CLIENTS {
             match accept() {
                 Ok(socket) => {
                     let mut client = Client::new(socket);
                     if !client.advance(&mut figures) {
                         continue;
                     }
-                    if clients.len() >= CLIENTS {
+                    if clients.len() >= MAX_CLIENTS {
                         clients.pop_front();
                     }
                     clients.push_back(client);
@@ -109,7 +109,7 @@ struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    fn now(&mut self) -> io::Result<(&'static str, &str)> {
+    fn current(&mut self) -> io::Result<(&'static str, &str)> {
         let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < CACHE_TIME;
         if !self.last.as_ref().is_some_and(is_fresh) {
             let (status, body) = match upshift_board::client::census(self.daemon) {
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    fn awaits(&self) -> PollFd<'_> {
+    fn poll_fd(&self) -> PollFd<'_> {
         let events = match self.answer {
             None => PollFlags::IN,
             Some(_) => PollFlags::OUT,
@@ -165,7 +165,7 @@ impl Client {
             let (length, _) = rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT)?;
             self.request.extend_from_slice(&part[..length]);
             let is_complete = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
-            if is_complete || length == 0 || self.request.len() >= REQUEST {
+            if is_complete || length == 0 || self.request.len() >= MAX_REQUEST_BYTES {
                 self.answer = Some(answer(&self.request, figures)?.into());
             }
         }
@@ -183,7 +183,7 @@ impl Client {
 
 fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
     let (status, body) = if request.starts_with(b"GET ") {
-        figures.now()?
+        figures.current()?
     } else {
         ("405 Method Not Allowed", "GET only\n")
     };

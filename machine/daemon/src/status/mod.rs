@@ -105,7 +105,7 @@ struct Thread {
     role: &'static str,
 }
 
-fn some(level: u8) -> Option<u8> {
+fn existing_level(level: u8) -> Option<u8> {
     (level < LEVELS).then_some(level)
 }
 
@@ -203,10 +203,10 @@ fn views(control: &Control) -> Vec<View> {
             view.bitmap |= claim.levels();
             view.contenders += u32::from(claim.potential() < NO_LEVEL);
             // Of several vCPUs of equal level, the one whose turn it is wins.
-            let chosen = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
+            let has_turn = page.cpu(vcpu.cpu).and_then(|line| line.winner()) == Some(vcpu.slot);
             let level = claim.runnable();
             let before = view.winner.map_or(NO_LEVEL, |winner| winner.level);
-            if level < before || (level == before && level < NO_LEVEL && chosen) {
+            if level < before || (level == before && level < NO_LEVEL && has_turn) {
                 view.winner = Some(Winner {
                     slot: vcpu.slot,
                     session: session.number,
@@ -232,9 +232,9 @@ fn vcpu(session: &Session, index: usize, views: &[View]) -> Vcpu {
         index,
         cpu: vcpu.cpu,
         bitmap: claim.bitmap,
-        running: some(claim.running),
-        awaited: some(claim.awaited),
-        potential: some(claim.potential()),
+        running: existing_level(claim.running),
+        awaited: existing_level(claim.awaited),
+        potential: existing_level(claim.potential()),
         band: vcpu.counters.band.load(Relaxed),
         winner: winner.is_some_and(|winner| winner.slot == vcpu.slot),
         wins: vcpu.counters.wins.load(Relaxed),

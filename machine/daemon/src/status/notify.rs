@@ -2,8 +2,8 @@
 //!
 //! A message is one datagram to the socket in `NOTIFY_SOCKET`. With `WatchdogSec=` the manager
 //! restarts a daemon that sends no message for that time. The control thread sends a message at
-//! each heartbeat, so a daemon whose control thread hangs is restarted, and the guardian restores
-//! its threads.
+//! each heartbeat, so a daemon whose control thread hangs is restarted. Its threads are restored by
+//! the guardian, a separate process.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 #[derive(Debug)]
 pub(crate) struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    watched: bool,
+    has_watchdog: bool,
 }
 
 impl Notify {
@@ -27,12 +27,12 @@ impl Notify {
             socket.set_nonblocking(true).ok()?;
             Some((socket, address))
         });
-        let own = std::process::id().to_string();
-        // `WATCHDOG_PID` names the process, if it is set.
-        let ours = std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == own);
+        let own_pid = std::process::id().to_string();
+        // If `WATCHDOG_PID` is set, it names the process to which the watchdog applies.
+        let is_meant = std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == own_pid);
         Notify {
             socket,
-            watched: ours && std::env::var_os("WATCHDOG_USEC").is_some(),
+            has_watchdog: is_meant && std::env::var_os("WATCHDOG_USEC").is_some(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Notify {
     }
 
     pub(crate) fn beat(&self) {
-        if self.watched {
+        if self.has_watchdog {
             self.send("WATCHDOG=1");
         }
     }

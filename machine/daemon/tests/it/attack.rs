@@ -16,6 +16,7 @@ pub(crate) const MALLORY: u32 = 64_001;
 /// User of a second attacker, or of a *rival*, which is a process whose presence causes elevation.
 pub(crate) const TRUDY: u32 = 64_002;
 
+/// User of victims, and of other programs that do not attack.
 pub(crate) const ALICE: u32 = 64_003;
 
 pub(crate) fn open_config(name: &str) -> Config {
@@ -25,12 +26,13 @@ pub(crate) fn open_config(name: &str) -> Config {
     }
 }
 
-/// Returns the path of the daemon's socket, too.
+/// Starts a daemon that accepts every user. Returns the path of its socket, too.
 pub(crate) fn open_daemon(name: &str) -> (PathBuf, Daemon) {
     daemon_with_rules(name, Vec::new())
 }
 
-/// Starts a daemon that accepts every user, with `[[assign]]` rules. Returns its socket, too.
+/// Starts a daemon that accepts every user, with `[[assign]]` rules. Returns the path of its
+/// socket, too.
 pub(crate) fn daemon_with_rules(name: &str, assign: Vec<Assign>) -> (PathBuf, Daemon) {
     let config = Config {
         assign,
@@ -62,12 +64,12 @@ pub(crate) fn deadline_after(time: Duration) -> u64 {
     monotonic() + time.as_nanos() as u64
 }
 
-/// Returns whether attackers that used `attacker_us` of a CPU in `time` µs used at most `percent`.
+/// Returns whether attackers that used `attacker_us` of a CPU in `time_us` used at most `percent`.
 /// Other programs of the machine only reduce the attackers' time, so a check that passes on an idle
 /// machine passes on a loaded machine. A check of a bystander's time would not.
-pub(crate) fn uses_at_most(percent: u64, attacker_us: u64, time: u64) -> bool {
-    println!("the attackers used {attacker_us} of {time} us, of which {percent} % are allowed");
-    attacker_us * 100 <= percent * time
+pub(crate) fn uses_at_most(percent: u64, attacker_us: u64, time_us: u64) -> bool {
+    println!("the attackers used {attacker_us} of {time_us} us, of which {percent} % are allowed");
+    attacker_us * 100 <= percent * time_us
 }
 
 /// Returns two CPUs, which are the same if the machine has only one.
@@ -91,8 +93,10 @@ pub(crate) fn serial_test_on_two_cpus() -> Option<(SerialTest, (usize, usize))> 
     Some((guard, (first_cpu, last_cpu)))
 }
 
+/// Time for which most attacks run.
 pub(crate) const ATTACK_TIME: Duration = Duration::from_millis(1500);
 
+/// Returns [`ATTACK_TIME`] in µs.
 pub(crate) fn us() -> u64 {
     ATTACK_TIME.as_micros() as u64
 }
@@ -147,7 +151,7 @@ pub(crate) fn settings<'a>(all: &[(&'a str, &str)]) -> Vec<(&'a str, String)> {
         .collect()
 }
 
-/// Returns the time until a new client of another user is registered and elevated.
+/// Starts a client of [`ALICE`]. Returns the time until the client is registered and elevated.
 pub(crate) fn time_to_elevate_newcomer(path: &std::path::Path) -> Duration {
     let began = Instant::now();
     let mut burner = start_child("burner", path, ALICE, (0, 2), &[]);
@@ -158,6 +162,7 @@ pub(crate) fn time_to_elevate_newcomer(path: &std::path::Path) -> Duration {
     began.elapsed()
 }
 
+/// Asserts that attackers leave bystanders their share of 5 %, with a margin of 2 %.
 pub(crate) fn assert_leaves_share(attacker_us: u64) {
     assert!(uses_at_most(97, attacker_us, us()));
 }

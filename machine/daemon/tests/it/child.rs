@@ -11,8 +11,8 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 use crate::client::Registration;
 use crate::process::{ROLE, monotonic};
 
-/// Runs the role of a child process. Returns at once if no role is set, which means that it runs as
-/// one of the tests.
+/// Runs the role of a child process. Returns at once if no role is set, because this function then
+/// runs as one of the tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -233,6 +233,7 @@ pub(crate) unsafe fn shared_memory<T: Sync>() -> &'static T {
     }
 }
 
+/// Returns the CPU time of the calling thread, ns.
 pub(crate) fn cpu_time() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -145,6 +145,8 @@ pub(crate) fn start_blocked_threads<'scope>(
     tids.iter().map(|tid| (tid, Role::Worker)).collect()
 }
 
+/// Registers the thread `tid` over `connection`. Returns the outcome as text: `accepted`, or the
+/// reason for the refusal.
 pub(crate) fn registration_outcome(connection: &OwnedFd, tid: i32) -> String {
     let worker = Thread {
         tid,
@@ -161,6 +163,7 @@ pub(crate) fn census(socket: &Path) -> Value {
     serde_json::from_str(&census.json).unwrap()
 }
 
+/// Returns the number of registered processes.
 pub(crate) fn processes(socket: &Path) -> usize {
     census(socket)["processes"].as_array().unwrap().len()
 }

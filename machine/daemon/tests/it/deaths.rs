@@ -127,7 +127,9 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
     let path = socket("deaths");
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let elevator = Elevator::with_guardian().unwrap();
-    let (mut daemons, mut clients, mut starts) = (Vec::new(), Vec::new(), 0);
+    // Times from a death until all threads were restored.
+    let (mut daemon_times, mut client_times) = (Vec::new(), Vec::new());
+    let mut killed_starts = 0;
     let mut clients_under_load = LoadedClients::new(&path);
     for round in 0..rounds {
         if round % 100 == 99 {
@@ -139,7 +141,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
         let moment = Duration::from_micros(random.below(20_000));
         if round % 5 == 0 {
             std::thread::sleep(moment);
-            starts += 1;
+            killed_starts += 1;
         } else {
             daemon.line("ready").unwrap();
             std::thread::sleep(moment);
@@ -153,7 +155,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
             // Without its rival, the other client is not elevated.
             let index = random.below(2) as usize;
             clients_under_load.clients[index].signal(libc::SIGKILL);
-            clients.push(clients_under_load.wait_until_none_is_elevated(
+            client_times.push(clients_under_load.wait_until_none_is_elevated(
                 &elevator,
                 Victim::Client(index),
                 &daemon,
@@ -166,7 +168,7 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
         }
 
         daemon.signal(libc::SIGKILL);
-        daemons.push(clients_under_load.wait_until_none_is_elevated(
+        daemon_times.push(clients_under_load.wait_until_none_is_elevated(
             &elevator,
             Victim::Daemon,
             &daemon,
@@ -178,14 +180,15 @@ fn killed_daemons_leave_no_thread_elevated_and_clients_rejoin() {
             );
         }
     }
-    daemons.sort_unstable();
-    clients.sort_unstable();
-    let (median, longest) = (daemons[daemons.len() / 2], daemons[daemons.len() - 1]);
+    daemon_times.sort_unstable();
+    client_times.sort_unstable();
+    let median = daemon_times[daemon_times.len() / 2];
+    let longest = daemon_times[daemon_times.len() - 1];
     println!(
-        "{rounds} daemons were killed, {starts} during their start, the others while a thread was elevated: all threads were restored after at most {longest:?}, \
+        "{rounds} daemons were killed, {killed_starts} during their start, the others while a thread was elevated: all threads were restored after at most {longest:?}, \
          in the median {median:?}; {} clients were killed: at most {:?}",
-        clients.len(),
-        clients.last()
+        client_times.len(),
+        client_times.last()
     );
     let _daemon = daemon("deaths");
     wait_until("both clients rejoin", || processes(&path) == 2);

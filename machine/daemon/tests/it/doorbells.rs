@@ -26,7 +26,8 @@ fn a_flooded_doorbell_is_ignored_for_a_while() {
     let answered = vcpu_counter(&status, flooder.pid(), "rings");
     println!("{rings} rings, {answered} answered");
     assert!(vcpu_counter(&status, flooder.pid(), "floods") > 0);
-    assert!(answered < 10_000, "{answered} of {rings}");
+    // At most 10,000 rings are answered in a second, and these took 400 ms.
+    assert!(answered < 10_000, "{answered} of {rings} rings answered");
     other.execute("level 2");
     wait_until("the other client is elevated", || {
         !elevated_threads(other.pid()).is_empty()
@@ -56,7 +57,9 @@ fn a_blocking_doorbell_with_many_listeners_delays_no_client() {
         process.run_until(end);
     }
     let (used, attacker_us) = (victim.number("used "), attacker.number("used "));
-    let daemon = (scheduler_cpu_time() - before) / 1000;
-    println!("victim {used} us, the attacker {attacker_us}, the daemon {daemon}");
-    assert!(uses_at_most(60, attacker_us + daemon, us()));
+    let daemon_us = (scheduler_cpu_time() - before) / 1000;
+    println!("victim {used}, the attacker {attacker_us}, the daemon {daemon_us} us");
+    // The daemon may use a fifth of the CPU, and the attacker the pauses of the victim. The bound
+    // leaves a wide margin.
+    assert!(uses_at_most(60, attacker_us + daemon_us, us()));
 }

@@ -48,7 +48,7 @@ fn a_client_that_always_claims_level_0_gets_its_ceiling() {
     let (first, second) = (misreporting.number("burn="), other.number("burn="));
     assert!(
         first < 2 * second && second < 2 * first,
-        "clients of equal level do not share the CPU equally: {first} {second}"
+        "clients of equal level do not share the CPU equally: {first} and {second} us"
     );
 }
 
@@ -223,9 +223,13 @@ fn a_client_that_claims_to_sleep_and_spins_leaves_bystanders_their_share() {
     let used = (misreporting.number("burn="), other.number("burn="));
     assert!(
         vcpu_counter(&census(&path), misreporting.pid(), "pauses") > 0,
-        "{used:?}"
+        "no pauses; CPU times of the clients, us: {used:?}"
     );
-    assert!((used.0 + used.1) * 100 <= 98 * 600_000, "{used:?}");
+    // The share of bystanders is 5 %, and the bound leaves a margin of 3 %.
+    assert!(
+        (used.0 + used.1) * 100 <= 98 * 600_000,
+        "CPU times of the clients, us: {used:?}"
+    );
 }
 
 #[test]

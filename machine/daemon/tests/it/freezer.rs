@@ -85,7 +85,7 @@ fn a_process_that_is_frozen_while_elevated_delays_no_client() {
     freezer.freeze(true);
     victim.run_until(deadline_after(ATTACK_TIME));
     let used = victim.number("used ");
-    // The state alternates, so that checks of the daemon find both.
+    // The state alternates, so that checks of the daemon find both states.
     for round in 0..100 {
         freezer.freeze(round % 2 == 0);
         std::thread::sleep(Duration::from_millis(5));
@@ -95,7 +95,7 @@ fn a_process_that_is_frozen_while_elevated_delays_no_client() {
         "beside a process that is frozen at level 0 the victim has {used} us of {}",
         us()
     );
-    assert!(used * 4 > us(), "{used}");
+    assert!(used * 4 > us(), "the victim used {used} us");
     // Meanwhile, another process registers, and a frozen process is restored.
     let waited = time_to_elevate_newcomer(&path);
     daemon.stop();

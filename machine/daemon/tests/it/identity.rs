@@ -38,15 +38,15 @@ fn a_process_that_has_changed_its_user_is_not_elevated() {
             ("PROGRAM", program.display().to_string()),
         ]
     };
-    let mut before = Process::start("user-changer", &path, &settings("before"));
-    before.number("pid ");
-    if before.line("changed ").unwrap() == "false" {
+    let mut early_changer = Process::start("user-changer", &path, &settings("before"));
+    early_changer.number("pid ");
+    if early_changer.line("changed ").unwrap() == "false" {
         return skipped("the set-user-id bit has no effect here");
     }
-    assert_eq!(before.line("verdict ").unwrap(), "Forbidden");
-    let mut after = Process::start("user-changer", &path, &settings("after"));
-    let pid = after.number("pid ") as i32;
-    after.line("elevated").unwrap();
+    assert_eq!(early_changer.line("verdict ").unwrap(), "Forbidden");
+    let mut late_changer = Process::start("user-changer", &path, &settings("after"));
+    let pid = late_changer.number("pid ") as i32;
+    late_changer.line("elevated").unwrap();
     wait_until("the process executes another program", || {
         std::fs::read_to_string(format!("/proc/{pid}/comm"))
             .is_ok_and(|name| name.trim() == "sleep")

@@ -18,6 +18,7 @@ use crate::process::{
 };
 use crate::{permitted, serial_test, skipped, socket};
 
+/// Returns the number of rounds; `None` if the test is skipped.
 fn rounds() -> Option<u64> {
     let rounds = parameter("UPSHIFT_DAEMON_UPHEAVAL", 0);
     if rounds == 0 {
@@ -26,6 +27,7 @@ fn rounds() -> Option<u64> {
     (rounds > 0 && permitted()).then_some(rounds)
 }
 
+/// CPU that the test unplugs.
 const CPU: usize = 1;
 
 fn is_elevated(process: &Process) -> bool {
@@ -74,14 +76,14 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
             "a process that has lost its CPU is not elevated",
             || !is_elevated(&affected),
         );
-        let took = unplugged.elapsed();
+        let time_to_restore = unplugged.elapsed();
         drop(checking);
-        let (lost, kept) = (affected.number("used "), unaffected.number("used "));
+        let (affected_us, unaffected_us) = (affected.number("used "), unaffected.number("used "));
         let (used, longest) = (bystander.number("used "), bystander.number("longest "));
         println!(
-            "round {round}: not elevated after {took:?}; kept {kept}, lost {lost}, bystander {used} us, longest gap {longest} us"
+            "round {round}: not elevated after {time_to_restore:?}; unaffected {unaffected_us}, affected {affected_us}, bystander {used} us, longest gap {longest} us"
         );
-        assert!(uses_at_most(97, kept, 1_800_000));
+        assert!(uses_at_most(97, unaffected_us, 1_800_000));
         let status = census(&path);
         // All processes are still registered, and other processes can register and leave.
         assert_eq!(processes(&path), 4, "{status}");
@@ -92,9 +94,9 @@ fn a_process_on_an_unplugged_cpu_is_not_elevated_until_the_cpu_is_back() {
         wait_until("a later process is elevated on the CPU", || {
             is_elevated(&later)
         });
-        let tid = thread_with_name(&format!("upshift-cpu{CPU}")).unwrap();
+        let scheduler = thread_with_name(&format!("upshift-cpu{CPU}")).unwrap();
         let canary = thread_with_name(&format!("upshift-can{CPU}")).unwrap();
-        for tid in [tid, canary] {
+        for tid in [scheduler, canary] {
             let tid = tid.parse().unwrap();
             use upshift_elevate::sys::{CpuSet, Kernel, Sys};
             wait_until("the daemon's threads are back", || {
@@ -129,9 +131,10 @@ impl Clock {
         }
     }
 
-    /// Returns `false` if the kernel refuses the change. `wrong` is in seconds.
-    fn set(&self, wrong: i64) -> bool {
-        let ns = now(libc::CLOCK_MONOTONIC) + self.offset + i128::from(wrong) * 1_000_000_000;
+    /// Sets the clock to a time that is wrong by `error_s` seconds. Returns `false` if the kernel
+    /// refuses the change.
+    fn set(&self, error_s: i64) -> bool {
+        let ns = now(libc::CLOCK_MONOTONIC) + self.offset + i128::from(error_s) * 1_000_000_000;
         let time = libc::timespec {
             tv_sec: (ns / 1_000_000_000) as i64,
             tv_nsec: (ns % 1_000_000_000) as i64,
@@ -168,8 +171,8 @@ fn setting_the_clock_changes_no_budget() {
     }
     wait_until("the client is elevated", || is_elevated(&burner));
     let clock = Clock::new();
-    for wrong in [3600, -3600, 86_400 * 365, 0] {
-        if !clock.set(wrong) {
+    for error_s in [3600, -3600, 86_400 * 365, 0] {
+        if !clock.set(error_s) {
             return skipped("the clock cannot be set");
         }
         std::thread::sleep(Duration::from_millis(60));
@@ -177,9 +180,9 @@ fn setting_the_clock_changes_no_budget() {
     drop(clock);
     let (attacker_us, used) = (burner.number("used "), bystander.number("used "));
     let longest = bystander.number("longest ");
-    let assigned = program.number("used ");
+    let program_us = program.number("used ");
     println!(
-        "burner {attacker_us}, bystander {used} us, longest gap {longest} us; program {assigned} us"
+        "burner {attacker_us}, bystander {used} us, longest gap {longest} us; program {program_us} us"
     );
     assert!(uses_at_most(97, attacker_us, 1_500_000));
     let mut later = start_child("burner", &path, MALLORY, (0, 2), &[]);

@@ -83,6 +83,7 @@ fn skipped(reason: impl Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
 }
 
+/// Returns whether this process may elevate threads. If not, reports that the test is skipped.
 fn permitted() -> bool {
     // SAFETY: `geteuid` has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {

@@ -59,26 +59,27 @@ fn leases_on_files_in_proc_delay_no_client() {
         wait_until("a process with unknown quotas is not elevated", || {
             elevated_threads(lease_holder.pid()).is_empty()
         });
-        let waited = time_to_elevate_newcomer(&path);
+        let time_to_elevate = time_to_elevate_newcomer(&path);
         let mut later = Process::start("spinners", &path, &[("USER", TRUDY.to_string())]);
         later.line("ready").unwrap();
         wait_until("a later program is assigned", || {
             assigned(&census(&path), later.pid()).is_some()
         });
-        println!("{extra_settings:?}: a new client is elevated after {waited:?}");
+        println!("{extra_settings:?}: a new client is elevated after {time_to_elevate:?}");
         let began = Instant::now();
         daemon.stop();
-        let stopped = began.elapsed();
+        let time_to_stop = began.elapsed();
         assert!(elevated_threads(lease_holder.pid()).is_empty());
         // A reader of the files would wait for 45 s, or until the lease holder ends.
-        let held_up = Duration::from_secs(10);
+        let limit = Duration::from_secs(10);
         assert!(
-            waited < held_up && stopped < held_up,
-            "{waited:?} {stopped:?}"
+            time_to_elevate < limit && time_to_stop < limit,
+            "a client was elevated after {time_to_elevate:?}, the daemon stopped after {time_to_stop:?}"
         );
     }
 }
 
+/// A millisecond, in ns.
 const MS: u64 = 1_000_000;
 
 /// Registers unless `JOINS` is `false`, spins on `CPU`, and takes a lease on each of its files in

@@ -46,6 +46,7 @@ impl Process {
         let _ = writeln!(self.input, "{command}");
     }
 
+    /// Sends a command to a scripted client. Returns the client's reply.
     pub(crate) fn execute(&mut self, command: impl std::fmt::Display) -> String {
         let command = command.to_string();
         self.send(&command);
@@ -80,6 +81,7 @@ impl Process {
         }
     }
 
+    /// Returns the number after `name` in the next line that contains `name`.
     pub(crate) fn number(&mut self, name: &str) -> u64 {
         let Some(line) = self.line(name) else {
             panic!("the child did not print `{name}`: {:?}", self.child.wait());
@@ -111,6 +113,7 @@ pub(crate) fn thread_with_name(name: &str) -> Option<String> {
     found.find_map(|task| task.file_name().into_string().ok())
 }
 
+/// Returns the CPU time of all threads with this name in this process, ns.
 pub(crate) fn cpu_time_of_threads(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let used = tasks.filter_map(|task| {

@@ -14,7 +14,9 @@ use crate::client::census;
 use crate::process::{Process, wait_until};
 use crate::{permitted, serial_test, skipped, socket};
 
-/// Asserts that a process with a quota of a fifth of a CPU gets little more in a second.
+/// Asserts that a process with a quota of a fifth of a CPU gets little more than twice its quota in
+/// a second. The kernel does not count time in SCHED_FIFO, so the process may use its quota once in
+/// SCHED_FIFO and once as an ordinary process.
 #[track_caller]
 pub(crate) fn assert_quota_holds(mut burner: Process) {
     burner.run_until(deadline_after(Duration::from_millis(1000)));

@@ -43,10 +43,13 @@ fn a_flood_of_vcpus_is_refused_and_does_not_keep_the_scheduler_busy() {
     let (began, before) = (monotonic(), scheduler_cpu_time());
     vcpu_flood.run_until(deadline_after(Duration::from_millis(500)));
     vcpu_flood.line("done").unwrap();
-    let (time, used) = (monotonic() - began, scheduler_cpu_time() - before);
-    println!("{count} vCPUs; the scheduler used {used} of {time} ns");
+    let (elapsed_ns, used_ns) = (monotonic() - began, scheduler_cpu_time() - before);
+    println!("{count} vCPUs; the scheduler used {used_ns} of {elapsed_ns} ns");
     // The scheduler may use a fifth of the CPU, and one iteration may exceed this budget.
-    assert!(used * 100 < time * 30, "{used} of {time} ns");
+    assert!(
+        used_ns * 100 < elapsed_ns * 30,
+        "the scheduler used {used_ns} of {elapsed_ns} ns"
+    );
 }
 
 #[test]
@@ -94,12 +97,12 @@ fn assert_others_register_beside(role: &str, extra_settings: &[(&str, String)], 
         drop(start_child("idle-claimant", &path, ALICE, (1, 10), &[]));
         began.elapsed()
     };
-    let took: Vec<Duration> = (0..5).map(time_to_register).collect();
+    let times: Vec<Duration> = (0..5).map(time_to_register).collect();
     let counts = attackers.map(|mut process| process.number(&format!("{count} ")));
-    println!("{role}: {count} {counts:?} in 3 s; another user registers in {took:?}");
+    println!("{role}: {count} {counts:?} in 3 s; another user registers in {times:?}");
     assert!(
-        took.iter().all(|took| *took < Duration::from_secs(3)),
-        "{took:?}"
+        times.iter().all(|time| *time < Duration::from_secs(3)),
+        "another user registers in {times:?}"
     );
 }
 
@@ -152,7 +155,7 @@ fn a_flood_of_census_requests_keeps_no_client_from_registering() {
     // With more answers, the rate of censuses would not be limited.
     assert!(
         answered.iter().all(|count| (1..200).contains(count)),
-        "{answered:?}"
+        "numbers of answers: {answered:?}"
     );
 }
 
@@ -198,8 +201,8 @@ fn ordinary_threads_free_the_memory_of_received_descriptors() {
         .map(|process| process.number("sent "))
         .collect();
     let used = (cpu_time_of_threads("upshift-daemon") - before) / 1000;
-    let closing = cpu_time_of_threads("upshift-reader") / 1000;
-    println!("{sent:?} files; the control thread used {used} us, the reader threads {closing}");
+    let readers_us = cpu_time_of_threads("upshift-reader") / 1000;
+    println!("{sent:?} files; the control thread used {used}, the readers {readers_us} us");
     // The bound is low because freeing the memory of a file, which takes up to 8 ms, is left to
     // ordinary threads.
     assert!(uses_at_most(4, used, 1_000_000));
@@ -233,7 +236,7 @@ fn a_flood_of_registrations_is_refused_and_delays_no_census() {
     .unwrap();
     let (start, mut accepted, mut refused) = (Instant::now(), 0, 0);
     let (page, _view) = os::local_page().unwrap();
-    let mut slowest = Duration::ZERO;
+    let mut max_census_time = Duration::ZERO;
     for round in 0..1000u32 {
         match register(&connect(&path), &[0], &[], &page) {
             Ok(_) => accepted += 1,
@@ -243,13 +246,13 @@ fn a_flood_of_registrations_is_refused_and_delays_no_census() {
         if round % 50 == 0 {
             let requested = Instant::now();
             upshift_board::client::census(&path).unwrap();
-            slowest = slowest.max(requested.elapsed());
+            max_census_time = max_census_time.max(requested.elapsed());
         }
     }
     println!(
-        "{accepted} accepted, {refused} refused in {:?}; census at most {slowest:?}",
+        "{accepted} accepted, {refused} refused in {:?}; a census took at most {max_census_time:?}",
         start.elapsed()
     );
-    assert!(refused > 0, "the rate is limited");
+    assert!(refused > 0, "the rate of registrations is not limited");
     wait_until("no process is registered", || processes(&path) == 0);
 }

@@ -9,6 +9,7 @@ use crate::process::{Process, elevated_threads, monotonic, thread_with_name, wai
 use crate::scripted_client::start_scripted_client;
 use crate::{daemon, permitted, serial_test, skipped, socket};
 
+/// Length of a race, ms.
 const RACE_MS: u64 = 600;
 
 fn burner(socket: &Path, level: u8) -> Process {
@@ -25,6 +26,7 @@ fn bystander(socket: &Path) -> Process {
     process
 }
 
+/// Runs the processes for [`RACE_MS`]. Returns their CPU times, µs.
 fn race(mut processes: Vec<Process>) -> Vec<u64> {
     let deadline = monotonic() + RACE_MS * 1_000_000;
     for process in &mut processes {
@@ -53,7 +55,7 @@ fn the_more_urgent_process_runs() {
     let _daemon = daemon("urgent");
     let path = socket("urgent");
     let used = race(vec![burner(&path, 40), burner(&path, 2)]);
-    assert!(used[1] > 4 * used[0], "{used:?}");
+    assert!(used[1] > 4 * used[0], "CPU times, us: {used:?}");
 }
 
 #[test]
@@ -76,10 +78,16 @@ fn clients_of_equal_level_share_the_cpu() {
     // In the first case, the clients are in the lowest class; in the second, they are elevated
     // above another client.
     let used = race_repeatedly(&[7, 7]);
-    assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
+    assert!(
+        used[0] < 2 * used[1] && used[1] < 2 * used[0],
+        "CPU times, us: {used:?}"
+    );
     let used = race_repeatedly(&[7, 7, 50]);
-    assert!(used[0] < 2 * used[1] && used[1] < 2 * used[0], "{used:?}");
-    assert!(used[2] * 2 < used[0], "{used:?}");
+    assert!(
+        used[0] < 2 * used[1] && used[1] < 2 * used[0],
+        "CPU times, us: {used:?}"
+    );
+    assert!(used[2] * 2 < used[0], "CPU times, us: {used:?}");
 }
 
 #[test]
@@ -94,8 +102,14 @@ fn a_bystander_keeps_its_share() {
     println!("{used:?}");
     // The registered processes leave 5 % to this bystander and all other programs, except for the
     // debt that is still owed at the end.
-    assert!((used[0] + used[1]) * 100 <= 98 * RACE_MS * 1000, "{used:?}");
-    assert!(used[2] > 0 && used[0] > 2 * used[2], "{used:?}");
+    assert!(
+        (used[0] + used[1]) * 100 <= 98 * RACE_MS * 1000,
+        "CPU times, us: {used:?}"
+    );
+    assert!(
+        used[2] > 0 && used[0] > 2 * used[2],
+        "CPU times, us: {used:?}"
+    );
 }
 
 /// The kernel also moves a scheduler to another CPU when its CPU is unplugged. The scheduler must

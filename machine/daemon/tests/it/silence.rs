@@ -1,6 +1,7 @@
 //! Tests of a CPU on which the canary is silent, although no registered process is the cause. A
-//! canary is the thread that answers only while ordinary threads can run. All elevated threads on
-//! the CPU must be demoted, whoever their users are.
+//! canary is a thread of the daemon with the lowest real-time priority, so it is silent while
+//! elevated threads occupy its CPU. All elevated threads on the CPU must be demoted, regardless of
+//! their users.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -29,15 +30,15 @@ fn elevate_this_thread(cpu: usize, priority: u32) {
 
 /// Priority of the thread that occupies the CPU. It is below all threads of the daemon, and above
 /// the threads that the daemon elevates in this test.
-const OCCUPIER: u32 = 40;
+const OCCUPIER_PRIORITY: u32 = 40;
 
-/// Occupies `cpu` with a thread at [`OCCUPIER`] until a canary raises an alarm. Returns a time
-/// before the alarm.
+/// Occupies `cpu` with a thread at [`OCCUPIER_PRIORITY`] until a canary raises an alarm. Returns a
+/// time before the alarm.
 fn occupy_until_alarm(cpu: usize, path: &Path) -> Instant {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            elevate_this_thread(cpu, OCCUPIER);
+            elevate_this_thread(cpu, OCCUPIER_PRIORITY);
             let end = monotonic() + 400_000_000;
             while !is_over.load(Relaxed) && monotonic() < end {
                 std::hint::spin_loop();
@@ -86,10 +87,10 @@ fn all_threads_on_a_cpu_are_demoted_for_a_second_when_its_canary_is_silent() {
         if Instant::now() >= demoted_until {
             break;
         }
-        assert!(are_demoted, "{checks} checks");
+        assert!(are_demoted, "a thread is elevated after {checks} checks");
         checks += 1;
     }
-    assert!(checks > 10, "{checks} checks");
+    assert!(checks > 10, "only {checks} checks during the demotion");
     wait_until("the demotion has ended", || {
         !elevated_threads(newcomer.pid()).is_empty()
     });

@@ -24,8 +24,9 @@ fn the_error_of_a_second_daemon_names_the_first() {
     );
 }
 
-/// A guardian that has not run since its fork holds the files of its killed daemon. Another daemon
-/// must be able to start at the same path.
+/// A guardian is a process that restores the threads of a killed daemon. A guardian that has not
+/// run since its fork holds the files of the daemon. Another daemon must be able to start at the
+/// same path.
 #[test]
 fn a_guardian_of_a_killed_daemon_keeps_no_daemon_from_starting() {
     let _guard = serial_test();

@@ -112,10 +112,10 @@ fn metrics_are_served_and_slow_readers_delay_no_client() {
     let connected_for = slow_writer.join().unwrap();
     assert!(connected_for < WAIT_LIMIT, "{connected_for:?}");
     drop((client, daemon));
-    let left: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
+    let remaining_files: Vec<_> = std::fs::read_dir(directory()).unwrap().collect();
     assert!(
-        left.is_empty(),
-        "files are left after a clean end: {left:?}"
+        remaining_files.is_empty(),
+        "files are left after a clean end: {remaining_files:?}"
     );
 }
 
@@ -147,7 +147,7 @@ fn a_flood_of_metrics_requests_causes_at_most_ten_censuses_a_second() {
     println!("{} answers in {:?}", uptimes.len(), began.elapsed());
     assert!(
         !uptimes.is_empty() && uptimes.len() as u128 <= max_censuses,
-        "{}",
+        "{} censuses, of which at most {max_censuses} are allowed",
         uptimes.len()
     );
 }
@@ -226,8 +226,11 @@ fn silent_metrics_connections_delay_no_client() {
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
-    let took = began.elapsed();
-    println!("answered after {took:?}");
+    let time_to_answer = began.elapsed();
+    println!("answered after {time_to_answer:?}");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-    assert!(took < WAIT_LIMIT, "{took:?}");
+    assert!(
+        time_to_answer < WAIT_LIMIT,
+        "answered after {time_to_answer:?}"
+    );
 }

@@ -110,7 +110,10 @@ pub(crate) fn tid_reuse() {
         for _ in 0..20 {
             level(2);
             std::thread::sleep(Duration::from_millis(5));
-            assert!(elevated_threads(other.pid()).is_empty(), "{was_elevated}");
+            assert!(
+                elevated_threads(other.pid()).is_empty(),
+                "the other process is elevated; the ended thread was elevated: {was_elevated}"
+            );
             level(NO_LEVEL);
         }
         // The other process may register its thread with the same TID, and the end of the first

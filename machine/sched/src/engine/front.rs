@@ -12,15 +12,15 @@ use crate::report::EventKind;
 
 impl<M: Member> Engine<M> {
     pub(super) fn next_turn(&mut self, now: Nanos, due: &mut WorkTimes) -> Result<(), SchedError> {
-        if let Some(asked) = due.turn_end.filter(|_| self.report.turns > 0) {
-            self.late.add(now.saturating_sub(asked));
+        if let Some(turn_end) = due.turn_end.filter(|_| self.report.turns > 0) {
+            self.late.add(now.saturating_sub(turn_end));
         }
         self.report.turns += 1;
         if self.wants_usage {
             self.charge(now);
         }
         self.turn_began = now;
-        self.turn_was_open = self.open;
+        self.turn_was_open = self.is_open;
         self.turn.clear();
         self.policy.pick(now, &mut self.turn);
         let min_slice = nanos(self.config.min_slice).max(1);
@@ -53,18 +53,18 @@ impl<M: Member> Engine<M> {
             return Ok(());
         }
         slot.cpu = placement.cpu;
-        self.moved = true;
+        self.has_moved = true;
         let was_raised = slot.notch.at > self.config.base;
         slot.notch.at = self.config.base;
         let Some(member) = &mut slot.member else {
             return Ok(());
         };
-        let waiting = if self.open {
+        let waiting = if self.is_open {
             TaskClass::Idle
         } else {
             TaskClass::Fifo(self.config.base)
         };
-        if self.open || was_raised {
+        if self.is_open || was_raised {
             self.report.calls += u64::from(member.set(waiting)?);
         }
         member.pin(number)
@@ -80,7 +80,7 @@ impl<M: Member> Engine<M> {
         let front = favoured.first().copied();
         self.cpus[cpu].favoured = favoured;
         self.cpus[cpu].has_leader = false;
-        if self.open {
+        if self.is_open {
             self.set_fair(cpu, front)?;
         } else {
             self.raise(cpu)?;
@@ -123,8 +123,8 @@ impl<M: Member> Engine<M> {
     }
 
     fn raise(&mut self, cpu: usize) -> Result<(), SchedError> {
-        let own = self.live().filter(|(_, slot)| slot.cpu == cpu);
-        let notches: Vec<Notch> = own.map(|(_, slot)| slot.notch).collect();
+        let here = self.live().filter(|(_, slot)| slot.cpu == cpu);
+        let notches: Vec<Notch> = here.map(|(_, slot)| slot.notch).collect();
         let favoured = self.cpus[cpu].favoured.iter();
         let favoured: Vec<usize> = favoured.map(|task| task.0).collect();
         let slots = &self.slots;
@@ -146,10 +146,10 @@ impl<M: Member> Engine<M> {
     /// Begins an open piece. The tasks behind are lowered first, so that none of them overtakes the
     /// task in front.
     pub(super) fn open(&mut self, now: Nanos) -> Result<(), SchedError> {
-        if self.open {
+        if self.is_open {
             return Ok(());
         }
-        self.open = true;
+        self.is_open = true;
         self.turn_was_open = true;
         self.find_leaders();
         for cpu in &mut self.cpus {
@@ -170,7 +170,7 @@ impl<M: Member> Engine<M> {
 
     /// Ends the open piece. The tasks in front are raised first.
     pub(super) fn close(&mut self, now: Nanos) -> Result<(), SchedError> {
-        self.open = false;
+        self.is_open = false;
         let base = self.config.base;
         for slot in &mut self.slots {
             slot.notch.at = base;

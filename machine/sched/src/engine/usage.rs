@@ -35,29 +35,29 @@ impl<M: Member> Slot<M> {
 }
 
 impl<M: Member> Engine<M> {
-    /// Reports to the policy the usage in the turn that ends. It covers the favoured tasks, and all
-    /// other tasks if the favoured tasks left time for them.
+    /// Reports to the policy the usage in the turn that ends: that of the favoured tasks, and that
+    /// of all other tasks if the favoured tasks left time for them.
     pub(super) fn charge(&mut self, now: Nanos) {
         let elapsed = now.saturating_sub(self.turn_began);
         let long_enough = elapsed >= MIN_TURN && !self.turn_was_open;
         let mut favoured = Vec::new();
-        let mut left_over = self.turn_was_open;
+        let mut has_remainder = self.turn_was_open;
         for cpu in &self.cpus {
-            let mut left = elapsed;
+            let mut remainder = elapsed;
             for &task in &cpu.favoured {
                 let slot = &mut self.slots[task.0];
                 slot.read_cpu_time();
                 if long_enough {
-                    slot.sleeps = slot.unreported * 2 < left && !slot.wants_cpu();
+                    slot.sleeps = slot.unreported * 2 < remainder && !slot.wants_cpu();
                 }
-                left = left.saturating_sub(slot.unreported);
+                remainder = remainder.saturating_sub(slot.unreported);
                 favoured.push(task);
             }
-            left_over |= left > elapsed / 50;
+            has_remainder |= remainder > elapsed / 50;
         }
         for id in (0..self.slots.len()).map(TaskId) {
             let slot = &mut self.slots[id.0];
-            if left_over && !favoured.contains(&id) {
+            if has_remainder && !favoured.contains(&id) {
                 slot.read_cpu_time();
             }
             if slot.member.is_some() && (slot.unreported > 0 || favoured.contains(&id)) {
@@ -77,16 +77,20 @@ impl<M: Member> Engine<M> {
 
     /// Returns whether the tasks have left ordinary threads their part of each CPU since
     /// [`Engine::begin_interval`], so that no piece is needed. The scheduler, and a task that has
-    /// changed its CPU, count on every CPU. `own` is the scheduler's CPU time. Reads the CPU time
-    /// of every task.
-    pub(super) fn ordinary_threads_had_their_part(&mut self, now: Nanos, own: Nanos) -> bool {
+    /// changed its CPU, count on every CPU. `own_cpu_time` is the scheduler's CPU time. Reads the
+    /// CPU time of every task.
+    pub(super) fn ordinary_threads_had_their_part(
+        &mut self,
+        now: Nanos,
+        own_cpu_time: Nanos,
+    ) -> bool {
         self.read_cpu_times();
-        let own = own.saturating_sub(self.own_cpu_time_at_close);
-        let mut used = vec![own; self.cpus.len()];
+        let used_by_scheduler = own_cpu_time.saturating_sub(self.own_cpu_time_at_close);
+        let mut used = vec![used_by_scheduler; self.cpus.len()];
         for slot in &self.slots {
             let since = slot.cpu_time - slot.cpu_time_at_close;
             for (cpu, used) in used.iter_mut().enumerate() {
-                *used += if self.moved || slot.cpu == cpu {
+                *used += if self.has_moved || slot.cpu == cpu {
                     since
                 } else {
                     0
@@ -94,16 +98,16 @@ impl<M: Member> Engine<M> {
             }
         }
         let elapsed = now.saturating_sub(self.closed_at) as f64;
-        let most = elapsed * (1.0 - self.config.open_pieces.part.clamp(0.0, 0.9));
-        used.into_iter().all(|used| used as f64 <= most)
+        let max_used = elapsed * (1.0 - self.config.open_pieces.part.clamp(0.0, 0.9));
+        used.into_iter().all(|used| used as f64 <= max_used)
     }
 
-    /// Begins an interval in which ordinary threads are due their part. `own` is the scheduler's
-    /// CPU time.
-    pub(super) fn begin_interval(&mut self, now: Nanos, own: Nanos) {
+    /// Begins an interval in which ordinary threads are due their part. `own_cpu_time` is the
+    /// scheduler's CPU time.
+    pub(super) fn begin_interval(&mut self, now: Nanos, own_cpu_time: Nanos) {
         self.closed_at = now;
-        self.own_cpu_time_at_close = own;
-        self.moved = false;
+        self.own_cpu_time_at_close = own_cpu_time;
+        self.has_moved = false;
         for slot in &mut self.slots {
             slot.cpu_time_at_close = slot.cpu_time;
         }

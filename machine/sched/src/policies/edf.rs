@@ -29,9 +29,10 @@ pub struct Reservation {
 #[derive(Debug)]
 struct Job {
     task: TaskId,
-    reserved: Option<Reservation>,
+    reservation: Option<Reservation>,
     deadline: Nanos,
-    left: Nanos,
+    /// Remaining budget of the period, ns.
+    remaining: Nanos,
     sleeps: bool,
 }
 
@@ -52,23 +53,23 @@ const SLICE: Nanos = 5_000_000;
 /// ```
 #[derive(Debug)]
 pub struct Edf {
-    given: Vec<(TaskId, Reservation)>,
+    reservations: Vec<(TaskId, Reservation)>,
     jobs: Vec<Job>,
     slice: Nanos,
     /// Tasks that share the remaining time; the first task is next.
-    rest: VecDeque<TaskId>,
+    sharers: VecDeque<TaskId>,
     /// Remaining slice of the first of these tasks, ns.
-    rest_left: Nanos,
+    remaining_slice: Nanos,
 }
 
 impl Default for Edf {
     fn default() -> Edf {
         Edf {
-            given: Vec::new(),
+            reservations: Vec::new(),
             jobs: Vec::new(),
             slice: SLICE,
-            rest: VecDeque::new(),
-            rest_left: SLICE,
+            sharers: VecDeque::new(),
+            remaining_slice: SLICE,
         }
     }
 }
@@ -91,11 +92,11 @@ pub enum EdfError {
 impl fmt::Display for EdfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EdfError::Impossible(reserved) => write!(
+            EdfError::Impossible(reservation) => write!(
                 f,
                 "a budget of {:?} in a period of {:?} is impossible: both must be above 0, the budget at most the period",
-                Duration::from_nanos(reserved.budget),
-                Duration::from_nanos(reserved.period)
+                Duration::from_nanos(reservation.budget),
+                Duration::from_nanos(reservation.period)
             ),
             EdfError::Overcommitted {
                 requested,
@@ -119,7 +120,7 @@ impl Edf {
     /// Sets the slice of the remaining time, ns of CPU time.
     pub fn slice(mut self, slice: Nanos) -> Edf {
         self.slice = slice.max(1);
-        self.rest_left = self.slice;
+        self.remaining_slice = self.slice;
         self
     }
 
@@ -131,16 +132,16 @@ impl Edf {
     pub fn reserve(
         mut self,
         task: TaskId,
-        reserved: Reservation,
+        reservation: Reservation,
         available: f64,
     ) -> Result<Edf, EdfError> {
-        if reserved.budget == 0 || reserved.budget > reserved.period {
-            return Err(EdfError::Impossible(reserved));
+        if reservation.budget == 0 || reservation.budget > reservation.period {
+            return Err(EdfError::Impossible(reservation));
         }
-        self.given.retain(|(other, _)| *other != task);
-        self.given.push((task, reserved));
+        self.reservations.retain(|(other, _)| *other != task);
+        self.reservations.push((task, reservation));
         let share = |r: &Reservation| r.budget as f64 / r.period as f64;
-        let requested: f64 = self.given.iter().map(|(_, r)| share(r)).sum();
+        let requested: f64 = self.reservations.iter().map(|(_, r)| share(r)).sum();
         if requested > available + 1e-9 {
             return Err(EdfError::Overcommitted {
                 requested,
@@ -152,26 +153,26 @@ impl Edf {
 }
 
 impl Edf {
-    fn rotate_rest(&mut self) {
-        self.rest.rotate_left(1.min(self.rest.len()));
-        self.rest_left = self.slice;
+    fn rotate_sharers(&mut self) {
+        self.sharers.rotate_left(1.min(self.sharers.len()));
+        self.remaining_slice = self.slice;
     }
 
     /// Updates the tasks that share the remaining time. These are the tasks without a reservation
     /// or, if there are none, all tasks.
-    fn update_rest(&mut self) {
-        let none_is_free = self.jobs.iter().all(|job| job.reserved.is_some());
-        let shares = |job: &&Job| none_is_free || job.reserved.is_none();
-        let due: Vec<TaskId> = self
+    fn update_sharers(&mut self) {
+        let none_is_free = self.jobs.iter().all(|job| job.reservation.is_some());
+        let shares = |job: &&Job| none_is_free || job.reservation.is_none();
+        let tasks: Vec<TaskId> = self
             .jobs
             .iter()
             .filter(shares)
             .map(|job| job.task)
             .collect();
-        self.rest.retain(|task| due.contains(task));
-        for task in due {
-            if !self.rest.contains(&task) {
-                self.rest.push_back(task);
+        self.sharers.retain(|task| tasks.contains(task));
+        for task in tasks {
+            if !self.sharers.contains(&task) {
+                self.sharers.push_back(task);
             }
         }
     }
@@ -183,21 +184,22 @@ impl Policy for Edf {
     }
 
     fn added(&mut self, task: TaskId, now: Nanos) {
-        let given = self.given.iter().find(|(other, _)| *other == task);
-        let reserved = given.map(|&(_, reserved)| reserved);
+        let mut reservations = self.reservations.iter();
+        let reservation = reservations.find(|(other, _)| *other == task);
+        let reservation = reservation.map(|&(_, reservation)| reservation);
         self.jobs.push(Job {
             task,
-            reserved,
-            deadline: reserved.map_or(Nanos::MAX, |r| now + r.period),
-            left: reserved.map_or(0, |r| r.budget),
+            reservation,
+            deadline: reservation.map_or(Nanos::MAX, |r| now + r.period),
+            remaining: reservation.map_or(0, |r| r.budget),
             sleeps: false,
         });
-        self.update_rest();
+        self.update_sharers();
     }
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
         self.jobs.retain(|job| job.task != task);
-        self.update_rest();
+        self.update_sharers();
     }
 
     fn wants_usage(&self) -> bool {
@@ -207,13 +209,13 @@ impl Policy for Edf {
     fn used(&mut self, usage: Usage, _now: Nanos) {
         if let Some(job) = self.jobs.iter_mut().find(|job| job.task == usage.task) {
             // Usage beyond the budget came from the remaining time.
-            let beyond = usage.cpu_time.saturating_sub(job.left);
-            job.left = job.left.saturating_sub(usage.cpu_time);
+            let excess = usage.cpu_time.saturating_sub(job.remaining);
+            job.remaining = job.remaining.saturating_sub(usage.cpu_time);
             job.sleeps = usage.slept;
-            if self.rest.front() == Some(&usage.task) {
-                self.rest_left = self.rest_left.saturating_sub(beyond);
-                if self.rest_left == 0 {
-                    self.rotate_rest();
+            if self.sharers.front() == Some(&usage.task) {
+                self.remaining_slice = self.remaining_slice.saturating_sub(excess);
+                if self.remaining_slice == 0 {
+                    self.rotate_sharers();
                 }
             }
         }
@@ -221,22 +223,22 @@ impl Policy for Edf {
 
     fn pick(&mut self, now: Nanos, turn: &mut Turn) {
         for job in &mut self.jobs {
-            let Some(reserved) = job.reserved else {
+            let Some(reservation) = job.reservation else {
                 continue;
             };
             if now >= job.deadline {
                 // Periods stay on their grid, even if several were missed.
-                let periods = (now - job.deadline) / reserved.period + 1;
-                job.deadline += periods * reserved.period;
-                job.left = reserved.budget;
+                let periods = (now - job.deadline) / reservation.period + 1;
+                job.deadline += periods * reservation.period;
+                job.remaining = reservation.budget;
             }
             turn.end_at(job.deadline);
         }
         self.jobs.sort_by_key(|job| (job.deadline, job.task));
         let mut awake = 0;
-        for job in self.jobs.iter().filter(|job| job.left > 0) {
+        for job in self.jobs.iter().filter(|job| job.remaining > 0) {
             turn.favour(job.task);
-            turn.end_at(now + job.left);
+            turn.end_at(now + job.remaining);
             awake += usize::from(!job.sleeps);
             if awake == turn.cpus() {
                 return;
@@ -248,15 +250,15 @@ impl Policy for Edf {
         };
         // A sleeper stays in front, so that it runs when it wakes; meanwhile the next task uses its
         // slice.
-        for task in &self.rest {
+        for task in &self.sharers {
             turn.favour(*task);
             awake += usize::from(!sleeps(task));
             if awake == turn.cpus() {
                 break;
             }
         }
-        if self.rest.len() > turn.cpus() {
-            turn.end_at(now + self.rest_left);
+        if self.sharers.len() > turn.cpus() {
+            turn.end_at(now + self.remaining_slice);
         }
     }
 }

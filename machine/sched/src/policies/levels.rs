@@ -28,12 +28,12 @@ const DEFAULT_LEVEL: u8 = u8::MAX;
 #[derive(Debug)]
 pub struct Levels {
     slice: Nanos,
-    given: Vec<(TaskId, u8)>,
+    assigned_levels: Vec<(TaskId, u8)>,
     levels: BTreeMap<u8, VecDeque<TaskId>>,
     asleep: Vec<TaskId>,
     /// Tasks that were favoured in the last turn and are not known to sleep.
-    ran: Vec<TaskId>,
-    ends: Nanos,
+    last_runners: Vec<TaskId>,
+    slice_end: Nanos,
 }
 
 impl Levels {
@@ -42,24 +42,25 @@ impl Levels {
     pub fn new(slice: Nanos) -> Levels {
         Levels {
             slice: slice.max(1),
-            given: Vec::new(),
+            assigned_levels: Vec::new(),
             levels: BTreeMap::new(),
             asleep: Vec::new(),
-            ran: Vec::new(),
-            ends: 0,
+            last_runners: Vec::new(),
+            slice_end: 0,
         }
     }
 
     /// Puts `task` on `level`. Level 0 is the most urgent.
     pub fn level(mut self, task: TaskId, level: u8) -> Levels {
-        self.given.push((task, level));
+        self.assigned_levels.push((task, level));
         self
     }
 
     fn rotate(&mut self) {
         for queue in self.levels.values_mut() {
-            let ran = |task: &TaskId| self.ran.contains(task) && !self.asleep.contains(task);
-            let (back, front): (Vec<TaskId>, Vec<TaskId>) = queue.drain(..).partition(ran);
+            let has_run =
+                |task: &TaskId| self.last_runners.contains(task) && !self.asleep.contains(task);
+            let (back, front): (Vec<TaskId>, Vec<TaskId>) = queue.drain(..).partition(has_run);
             queue.extend(front.into_iter().chain(back));
         }
     }
@@ -71,8 +72,9 @@ impl Policy for Levels {
     }
 
     fn added(&mut self, task: TaskId, _now: Nanos) {
-        let given = self.given.iter().rev().find(|(other, _)| *other == task);
-        let level = given.map_or(DEFAULT_LEVEL, |&(_, level)| level);
+        let mut assigned = self.assigned_levels.iter().rev();
+        let level = assigned.find(|(other, _)| *other == task);
+        let level = level.map_or(DEFAULT_LEVEL, |&(_, level)| level);
         self.levels.entry(level).or_default().push_back(task);
     }
 
@@ -82,7 +84,7 @@ impl Policy for Levels {
         }
         self.levels.retain(|_, queue| !queue.is_empty());
         self.asleep.retain(|&other| other != task);
-        self.ran.retain(|&other| other != task);
+        self.last_runners.retain(|&other| other != task);
     }
 
     fn wants_usage(&self) -> bool {
@@ -97,11 +99,11 @@ impl Policy for Levels {
     }
 
     fn pick(&mut self, now: Nanos, turn: &mut Turn) {
-        if now >= self.ends {
+        if now >= self.slice_end {
             self.rotate();
-            self.ends = next_end(self.ends, self.slice, now);
+            self.slice_end = next_end(self.slice_end, self.slice, now);
         }
-        self.ran.clear();
+        self.last_runners.clear();
         for queue in self.levels.values() {
             // Within a level sleepers come first, because they use no time and no turns.
             let is_asleep = |task: &&TaskId| self.asleep.contains(task);
@@ -109,17 +111,17 @@ impl Policy for Levels {
             for &task in queue.iter().filter(is_asleep) {
                 turn.favour(task);
             }
-            for &task in awake.take(turn.cpus() - self.ran.len()) {
+            for &task in awake.take(turn.cpus() - self.last_runners.len()) {
                 turn.favour(task);
-                self.ran.push(task);
+                self.last_runners.push(task);
             }
-            if self.ran.len() == turn.cpus() {
+            if self.last_runners.len() == turn.cpus() {
                 break;
             }
         }
         let tasks: usize = self.levels.values().map(VecDeque::len).sum();
         if tasks > turn.cpus() {
-            turn.end_at(self.ends);
+            turn.end_at(self.slice_end);
         }
     }
 }

@@ -30,9 +30,9 @@ use crate::policy::{Nanos, Policy, TaskId, Turn, Usage, next_end};
 pub struct RoundRobin {
     slice: Nanos,
     queue: VecDeque<TaskId>,
-    ends: Nanos,
-    /// Set while the front of the queue has not run yet.
-    fresh: bool,
+    slice_end: Nanos,
+    /// Set while the first task of the queue has not run yet.
+    is_fresh: bool,
     sleepers: HashSet<TaskId>,
     /// Number of slices so far, which selects the substitute. On one CPU, the length of a round and
     /// the number of substitutes have no common divisor, so each task gets each substitute.
@@ -45,8 +45,8 @@ impl RoundRobin {
         RoundRobin {
             slice: slice.max(1),
             queue: VecDeque::new(),
-            ends: 0,
-            fresh: true,
+            slice_end: 0,
+            is_fresh: true,
             sleepers: HashSet::new(),
             slices: 0,
         }
@@ -63,7 +63,7 @@ impl Policy for RoundRobin {
     }
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
-        self.fresh |= self.queue.front() == Some(&task);
+        self.is_fresh |= self.queue.front() == Some(&task);
         self.queue.retain(|&other| other != task);
         self.sleepers.remove(&task);
     }
@@ -82,31 +82,31 @@ impl Policy for RoundRobin {
 
     fn pick(&mut self, now: Nanos, turn: &mut Turn) {
         let running = turn.cpus().min(self.queue.len());
-        if self.fresh {
-            self.fresh = false;
-            self.ends = now + self.slice;
-        } else if now >= self.ends {
+        if self.is_fresh {
+            self.is_fresh = false;
+            self.slice_end = now + self.slice;
+        } else if now >= self.slice_end {
             self.queue.rotate_left(running);
             self.slices += 1;
-            self.ends = next_end(self.ends, self.slice, now);
+            self.slice_end = next_end(self.slice_end, self.slice, now);
         }
         for &task in self.queue.iter().take(running) {
             turn.favour(task);
         }
         if self.queue.len() > running {
-            turn.end_at(self.ends);
+            turn.end_at(self.slice_end);
         }
         let others = self.queue.len() - running;
         let sleeps = |task: &&TaskId| self.sleepers.contains(task);
-        let absent = self.queue.iter().take(running).filter(sleeps).count();
-        let mut wanted = absent.min(others);
+        let sleeping = self.queue.iter().take(running).filter(sleeps).count();
+        let mut missing = sleeping.min(others);
         for step in 0..others {
-            if wanted == 0 {
+            if missing == 0 {
                 break;
             }
             let task = self.queue[running + (self.slices + step) % others];
             turn.favour(task);
-            wanted -= usize::from(!self.sleepers.contains(&task));
+            missing -= usize::from(!self.sleepers.contains(&task));
         }
     }
 }

@@ -33,7 +33,7 @@ pub struct Table {
     entries: Vec<Entry>,
     total: Nanos,
     start: Option<Nanos>,
-    gone: Vec<TaskId>,
+    ended: Vec<TaskId>,
 }
 
 impl Table {
@@ -47,7 +47,7 @@ impl Table {
             entries,
             total,
             start: None,
-            gone: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -73,13 +73,13 @@ impl Policy for Table {
     fn added(&mut self, _task: TaskId, _now: Nanos) {}
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
-        self.gone.push(task);
+        self.ended.push(task);
     }
 
     fn pick(&mut self, now: Nanos, turn: &mut Turn) {
         let start = *self.start.get_or_insert(now);
         if let Some((entry, end)) = self.current(start, now.max(start)) {
-            for &task in entry.tasks.iter().filter(|task| !self.gone.contains(task)) {
+            for &task in entry.tasks.iter().filter(|task| !self.ended.contains(task)) {
                 turn.favour(task);
             }
             turn.end_at(end);

@@ -50,7 +50,7 @@ pub struct Weighted {
     slice: Nanos,
     shares: Vec<(TaskId, u64)>,
     strides: Vec<Stride>,
-    ends: Nanos,
+    slice_end: Nanos,
 }
 
 impl Weighted {
@@ -60,7 +60,7 @@ impl Weighted {
             slice: slice.max(1),
             shares: Vec::new(),
             strides: Vec::new(),
-            ends: 0,
+            slice_end: 0,
         }
     }
 
@@ -70,7 +70,7 @@ impl Weighted {
         self
     }
 
-    fn least_awake(&self) -> Option<u128> {
+    fn min_awake_pass(&self) -> Option<u128> {
         let awake = self.strides.iter().filter(|stride| !stride.sleeps);
         awake.map(|stride| stride.pass).min()
     }
@@ -86,14 +86,14 @@ impl Policy for Weighted {
         self.strides.push(Stride {
             task,
             shares: given.map_or(1, |&(_, shares)| shares),
-            pass: self.least_awake().unwrap_or(0),
+            pass: self.min_awake_pass().unwrap_or(0),
             sleeps: false,
         });
     }
 
     fn removed(&mut self, task: TaskId, _now: Nanos) {
         self.strides.retain(|stride| stride.task != task);
-        self.ends = 0;
+        self.slice_end = 0;
     }
 
     fn wants_usage(&self) -> bool {
@@ -101,20 +101,20 @@ impl Policy for Weighted {
     }
 
     fn used(&mut self, usage: Usage, _now: Nanos) {
-        let own = |stride: &&mut Stride| stride.task == usage.task;
-        if let Some(stride) = self.strides.iter_mut().find(own) {
+        let is_used = |stride: &&mut Stride| stride.task == usage.task;
+        if let Some(stride) = self.strides.iter_mut().find(is_used) {
             stride.pass += u128::from(usage.cpu_time) * PASS_PER_NS / u128::from(stride.shares);
             stride.sleeps = usage.slept;
         }
     }
 
     fn pick(&mut self, now: Nanos, turn: &mut Turn) {
-        if now >= self.ends {
-            self.ends = next_end(self.ends, self.slice, now);
+        if now >= self.slice_end {
+            self.slice_end = next_end(self.slice_end, self.slice, now);
         }
-        if let Some(least) = self.least_awake() {
+        if let Some(min_pass) = self.min_awake_pass() {
             for sleeper in self.strides.iter_mut().filter(|stride| stride.sleeps) {
-                sleeper.pass = sleeper.pass.max(least);
+                sleeper.pass = sleeper.pass.max(min_pass);
             }
         }
         self.strides
@@ -128,7 +128,7 @@ impl Policy for Weighted {
             }
         }
         if self.strides.len() > turn.cpus() {
-            turn.end_at(self.ends);
+            turn.end_at(self.slice_end);
         }
     }
 }

@@ -24,7 +24,8 @@ const RETRIES: usize = 16;
 /// ten times the longest time for which the thread can have been there.
 const MIGRATION_PENALTY: Duration = Duration::from_secs(1);
 
-const PASSES: usize = 8;
+/// Maximum number of times that the threads are read in a row, if new threads keep starting.
+const MAX_PASSES: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -39,7 +40,7 @@ pub(super) struct Process {
     pub(super) refused: u64,
     /// Set if the elevator had no space for a thread. No other thread is then tried until the
     /// threads are read again.
-    full: bool,
+    is_full: bool,
     /// Time until which the process is ordinary, because a thread of it was found on another CPU.
     ordinary_until: Option<Instant>,
     pub(super) cpu_time: Nanos,
@@ -87,7 +88,7 @@ impl Process {
             links: 0,
             guards: Vec::new(),
             refused: 0,
-            full: false,
+            is_full: false,
             ordinary_until: None,
             cpu_time: 0,
             // Registered before the threads are read, so that no new thread is missed.
@@ -141,9 +142,9 @@ impl Process {
     }
 
     /// Returns whether the number of threads has changed, provided that there was space for all
-    /// threads so far. One system call.
+    /// threads so far. This costs one system call.
     pub(super) fn has_changed(&self) -> bool {
-        !self.full
+        !self.is_full
             && self
                 .tasks
                 .metadata()
@@ -157,7 +158,7 @@ impl Process {
         cpu: Option<usize>,
         threads: usize,
     ) -> Result<(), SchedError> {
-        for _ in 0..PASSES {
+        for _ in 0..MAX_PASSES {
             self.links = self.tasks.metadata().map_or(0, |found| found.nlink());
             let Ok(tids) = procfs::threads(self.pid) else {
                 return Ok(());
@@ -166,14 +167,14 @@ impl Process {
             self.guards.retain(|guard| tids.contains(&guard.tid()));
             let known: HashSet<i32> = self.tids().collect();
             let new_tids: Vec<i32> = tids.difference(&known).copied().collect();
-            (self.refused, self.full) = (0, false);
+            (self.refused, self.is_full) = (0, false);
             for (done, &tid) in new_tids.iter().enumerate() {
                 match self.adopt_new(tid, elevator, class, cpu, threads)? {
                     Adoption::Adopted => {}
                     Adoption::Refused => self.refused += 1,
                     // The remaining threads would not fit either, and each attempt takes long.
                     Adoption::Full => {
-                        self.full = true;
+                        self.is_full = true;
                         self.refused += (new_tids.len() - done) as u64;
                         return Ok(());
                     }
@@ -194,12 +195,12 @@ impl Process {
         cpu: Option<usize>,
         threads: usize,
     ) -> Result<(), SchedError> {
-        if self.full || self.guards.iter().any(|guard| guard.tid() == tid) {
+        if self.is_full || self.guards.iter().any(|guard| guard.tid() == tid) {
             return Ok(());
         }
         // Threads for which there is no space are counted when the directory is read.
         let adoption = self.adopt_new(tid, elevator, class, cpu, threads)?;
-        self.full = adoption == Adoption::Full;
+        self.is_full = adoption == Adoption::Full;
         Ok(())
     }
 
@@ -216,7 +217,7 @@ impl Process {
         threads: usize,
     ) -> Result<Adoption, SchedError> {
         let elevated = match self.first() {
-            Some(like) => elevator.elevate_inheriting(tid, recording_priority(class), like),
+            Some(sibling) => elevator.elevate_inheriting(tid, recording_priority(class), sibling),
             None => elevator.elevate(tid, recording_priority(class)),
         };
         let guard = match elevated {
@@ -239,6 +240,7 @@ impl Process {
         Ok(Adoption::Adopted)
     }
 
+    /// Returns `class`, or `Fair` instead of `Fifo` while the process is ordinary.
     fn limited(&self, class: TaskClass) -> TaskClass {
         match class {
             TaskClass::Fifo(_)
@@ -257,12 +259,12 @@ impl Process {
     pub(super) fn set(&mut self, class: TaskClass, threads: usize) -> Result<u32, SchedError> {
         let class = self.limited(class);
         let calls = self.guards.len() as u32;
-        let mut at = 0;
-        while let Some(guard) = self.guards.get(at) {
+        let mut index = 0;
+        while let Some(guard) = self.guards.get(index) {
             match put(guard, class, threads) {
-                Ok(()) => at += 1,
+                Ok(()) => index += 1,
                 Err(error) if is_gone(&error) => {
-                    self.guards.swap_remove(at);
+                    self.guards.swap_remove(index);
                 }
                 Err(error) => return Err(self.failed(error)),
             }
@@ -277,7 +279,7 @@ impl Process {
         Ok(())
     }
 
-    /// Returns `false` if the thread has ended.
+    /// Moves one thread to `cpu`. Returns `false` if the thread has ended.
     fn pin_one(&self, guard: &Elevated, cpu: usize) -> Result<bool, SchedError> {
         match retrying(|| guard.pin(cpu)) {
             Ok(()) => Ok(true),
@@ -291,7 +293,8 @@ impl Process {
 
     /// Restores the class of threads that have changed their own policy or CPUs. Returns the number
     /// of these threads. If a thread has ended, the next scan reads the directory, because a new
-    /// thread may have left the number of threads unchanged. Two system calls for each thread.
+    /// thread may have left the number of threads unchanged. This costs three system calls for each
+    /// thread.
     pub(super) fn correct(
         &mut self,
         class: TaskClass,
@@ -300,28 +303,28 @@ impl Process {
     ) -> Result<u64, SchedError> {
         let only = CpuSet::only(cpu);
         let mut corrected = 0;
-        let migrated = |guard: &Elevated| {
+        let has_migrated = |guard: &Elevated| {
             let cpus = Kernel.sched_getaffinity(guard.tid());
             cpus.is_ok_and(|cpus| Some(cpus) != only)
         };
-        if self.guards.iter().any(migrated) {
+        if self.guards.iter().any(has_migrated) {
             // Until now, the thread could use the other CPU before all ordinary threads.
             self.ordinary_until = Some(Instant::now() + MIGRATION_PENALTY);
         }
         let class = self.limited(class);
         for guard in &self.guards {
-            let moved = Kernel.sched_getaffinity(guard.tid()).ok() != only;
-            let changed = match Policy::of(&Kernel, guard.tid()) {
+            let is_elsewhere = Kernel.sched_getaffinity(guard.tid()).ok() != only;
+            let has_other_class = match Policy::of(&Kernel, guard.tid()) {
                 Ok(now) => !is_at(&now, class),
                 Err(_) => {
                     self.links = 0;
                     continue;
                 }
             };
-            if !moved && !changed {
+            if !is_elsewhere && !has_other_class {
                 continue;
             }
-            if moved && !self.pin_one(guard, cpu)? {
+            if is_elsewhere && !self.pin_one(guard, cpu)? {
                 continue;
             }
             match put(guard, class, threads) {
@@ -377,13 +380,14 @@ fn is_at(now: &Policy, class: TaskClass) -> bool {
 }
 
 fn retrying(mut call: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-    let mut left = RETRIES;
+    let mut retries = RETRIES;
     loop {
         match call() {
             Err(error)
-                if left > 0 && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) =>
+                if retries > 0
+                    && matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) =>
             {
-                left -= 1;
+                retries -= 1;
             }
             result => return result,
         }

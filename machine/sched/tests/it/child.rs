@@ -13,8 +13,8 @@ use crate::support::{ROLE, start_scheduler};
 /// Maximum lifetime of a child process, which is longer than any test takes on a slow machine.
 const MAX_LIFETIME: Duration = Duration::from_secs(100);
 
-/// Runs the role of a child process. Returns at once if no role is set, which means that it runs as
-/// one of the tests.
+/// Runs the role of a child process. Returns at once if no role is set, because this function then
+/// runs as one of the tests.
 #[test]
 fn entry_point() {
     let Ok(role) = std::env::var(ROLE) else {

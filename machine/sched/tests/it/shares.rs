@@ -21,6 +21,7 @@ fn two_processes_share_the_cpu() {
     sleep(600);
     let (report, _) = scheduler.stop().unwrap();
     assert_eq!(before, pids.map(scheduling_of), "a thread is not restored");
+    // Each task should get half of the CPU. Other programs of the machine may distort the shares.
     for task in &report.tasks {
         assert!((0.3..0.7).contains(&task.share), "{report:#?}");
         assert!(task.turns > 10, "{report:#?}");
@@ -65,7 +66,8 @@ fn tasks_follow_a_timetable() {
         delays.push(since - entry.0 * MS);
     }
     delays.sort_unstable();
-    assert!(switches.len() > 20, "{}", switches.len());
-    assert!(delays[delays.len() / 2] < 2 * MS, "{delays:?}");
+    assert!(switches.len() > 20, "only {} switches", switches.len());
+    assert!(delays[delays.len() / 2] < 2 * MS, "delays, ns: {delays:?}");
+    // The table gives the first task 9 of 20 ms.
     assert!((0.3..0.6).contains(&report.tasks[0].share), "{report:#?}");
 }

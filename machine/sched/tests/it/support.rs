@@ -15,7 +15,8 @@ pub(crate) use upshift_testing::wait_until;
 
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
 
-pub(crate) const SCHEDULER: Priority = Priority::of::<45>();
+/// Priority of the scheduler's thread and of the process monitor.
+pub(crate) const SCHEDULER_PRIORITY: Priority = Priority::of::<45>();
 
 /// Reports that the calling test is skipped. Writes to the standard error directly, since the test
 /// harness captures `eprintln!`.
@@ -162,10 +163,11 @@ pub(crate) fn start_scheduler(
     let mut config = Config::for_cpus([cpu()]);
     change(&mut config);
     let (owned_elevator, pids) = (elevator.clone(), pids.to_vec());
-    Scheduler::start(elevator, cpu(), SCHEDULER, move || {
+    Scheduler::start(elevator, cpu(), SCHEDULER_PRIORITY, move || {
         let base = config.base;
         let mut engine = Engine::new(config, policy);
-        let monitor = ProcessMonitor::start(&engine.control(), &owned_elevator, SCHEDULER)?;
+        let monitor =
+            ProcessMonitor::start(&engine.control(), &owned_elevator, SCHEDULER_PRIORITY)?;
         for pid in pids {
             engine.add(Processes::attach(
                 &owned_elevator,

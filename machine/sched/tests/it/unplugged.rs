@@ -11,6 +11,7 @@ use crate::support::{
     Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, wait_until,
 };
 
+/// CPU that the test unplugs.
 const CPU: usize = 1;
 
 #[test]
@@ -36,7 +37,7 @@ fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
         Ok(offline) => offline,
         Err(error) => return skipped(format!("CPU 1 cannot be unplugged: {error}")),
     };
-    let lost = || {
+    let is_lost = || {
         scheduler
             .control()
             .report()
@@ -47,7 +48,7 @@ fn tasks_of_an_unplugged_cpu_run_on_the_other_cpu_until_it_is_back() {
             !scheduler.is_finished(),
             "the scheduler ended although a CPU is left"
         );
-        lost()
+        is_lost()
     });
     let used = pids.map(cpu_time_of);
     sleep(600);

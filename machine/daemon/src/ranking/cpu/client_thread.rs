@@ -53,7 +53,7 @@ pub(crate) enum MoveOutcome {
     Refused(io::Error),
 }
 
-/// A thread in the roster. Dropping the guard restores the thread.
+/// A thread in the roster, the list of recorded threads. Dropping the guard restores the thread.
 #[derive(Debug)]
 struct RosterGuard {
     entry: Arc<RosterEntry>,
@@ -78,8 +78,11 @@ pub(crate) struct ClientThread {
     was_fair: bool,
     class: ThreadClass,
     epoch: u64,
-    spent: u64,
-    charged: Option<u64>,
+    /// Total CPU time at the last call of [`ClientThread::take_cpu_time`], ns.
+    taken_total: u64,
+    /// Total CPU time at the last call of [`ClientThread::uncharged_time`], ns.
+    charged_total: Option<u64>,
+    /// CPU time that the last check has charged, ns; 0 if the thread was not elevated.
     pub(crate) used: u64,
     pub(crate) pauses_now: bool,
     /// Set if the thread was elevated at any moment since the last check.
@@ -99,8 +102,8 @@ impl ClientThread {
             was_fair: false,
             class: ThreadClass::Own,
             epoch: 0,
-            spent: 0,
-            charged: None,
+            taken_total: 0,
+            charged_total: None,
             used: 0,
             pauses_now: false,
             was_raised: false,
@@ -125,7 +128,7 @@ impl ClientThread {
         self.entry.is_some()
     }
 
-    /// Returns whether the thread has ended, even if its TID is in use again. 2 µs.
+    /// Returns whether the thread has ended, even if its TID is in use again. Takes about 2 µs.
     pub(crate) fn has_ended(&self, machine: &dyn Machine) -> bool {
         let time = machine.cpu_time(self.clock.as_fd());
         time.is_err_and(|error| is_gone(&error))
@@ -136,11 +139,11 @@ impl ClientThread {
         self.gone = true;
     }
 
-    /// Returns the CPU time since the last call, or since the thread's last elevation if that was
-    /// later, ns.
+    /// Returns the CPU time since the last call, or since the thread was last elevated or moved to
+    /// SCHED_IDLE if that was later, ns.
     pub(crate) fn take_cpu_time(&mut self, machine: &dyn Machine) -> io::Result<u64> {
         let total = machine.cpu_time(self.clock.as_fd())?;
-        let before = std::mem::replace(&mut self.spent, total);
+        let before = std::mem::replace(&mut self.taken_total, total);
         Ok(total.saturating_sub(before))
     }
 
@@ -149,7 +152,7 @@ impl ClientThread {
         let Ok(total) = machine.cpu_time(self.clock.as_fd()) else {
             return 0;
         };
-        let before = self.charged.replace(total).unwrap_or(total);
+        let before = self.charged_total.replace(total).unwrap_or(total);
         total.saturating_sub(before)
     }
 
@@ -163,8 +166,8 @@ impl ClientThread {
         self.release();
     }
 
-    /// Moves the thread to `target`, unless it is ejected. One system call if the class changes and
-    /// the thread is recorded.
+    /// Moves the thread to `target`, unless it is ejected. This costs one system call if the class
+    /// changes and the thread is recorded.
     pub(crate) fn move_to(
         &mut self,
         target: ThreadClass,

@@ -20,7 +20,7 @@ pub(crate) enum Command {
     Leave(usize, Latch),
     /// The vCPU in this slot has a new thread.
     ThreadAdded(usize, ClientThread),
-    /// The thread with this TID has left the vCPU in this slot. The latch opens when it is
+    /// The thread with this TID has left the vCPU in this slot. The latch opens when the thread is
     /// restored.
     ThreadRemoved(usize, i32, Latch),
     /// Sets the ceiling of the vCPU in this slot, and whether its user is trusted.

@@ -8,6 +8,8 @@
 //!   read claims ─▶ rank ─▶ publish standings ─▶ move threads ─▶ publish the CPU's line
 //! ```
 //!
+//! The *line* of a CPU is the part of the global page that names the vCPU that runs first on it.
+//!
 //! The scheduler is pinned to its CPU and runs above all threads that it schedules. So a ring
 //! causes two switches on one CPU, and a thread does not run while the scheduler demotes it. All
 //! state of the CPU belongs to the scheduler; other threads put commands into its mailbox.

@@ -55,13 +55,14 @@ pub(super) struct LoadMonitor {
     interval: Duration,
     debt: Debt,
     pause: Pause,
-    /// Set if all threads must pause the next time.
+    /// Set if the next pause applies to all threads, not only to the threads that used the CPU.
     pause_all: bool,
+    /// Time for which the scheduler has worked since the last check or the start of the pause.
     scheduler_time: Duration,
     dispatchers: Dispatchers,
     /// CPU time of workers that have left since the last check.
     departed_workers: Departed,
-    /// The same for dispatchers, by user.
+    /// CPU time of dispatchers that have left since the last check, by user.
     departed_dispatchers: HashMap<u32, Departed>,
 }
 
@@ -175,7 +176,7 @@ impl LoadMonitor {
         self.pause != Pause::None
     }
 
-    pub(super) fn pause_ends(&self) -> Option<Instant> {
+    pub(super) fn pause_end(&self) -> Option<Instant> {
         match self.pause {
             Pause::Until(until) => Some(until),
             Pause::None | Pause::Due => None,
@@ -325,14 +326,14 @@ impl Scheduler {
             });
             for entry in self.entries.iter().filter(|entry| entry.user == user) {
                 let is_dispatcher = |thread: &ClientThread| thread.role == Role::Dispatcher;
-                let has = entry.threads.iter().any(is_dispatcher);
-                entry.counters.overdrafts.fetch_add(u64::from(has), Relaxed);
+                let any = entry.threads.iter().any(is_dispatcher);
+                entry.counters.overdrafts.fetch_add(u64::from(any), Relaxed);
             }
         }
     }
 
     /// Ejects threads that have left this CPU, because an elevated thread would delay the threads
-    /// of the other CPU. One system call for each elevated thread.
+    /// of the other CPU. This costs one system call for each elevated thread.
     fn eject_migrated(&mut self, now: Instant) {
         let own_cpu = CpuSet::only(self.cpu);
         for entry in &mut self.entries {
@@ -354,8 +355,8 @@ impl Scheduler {
     }
 }
 
-/// An ordinary process cannot change its user, so a process whose user has changed has executed a
-/// program with the set-user-id bit.
+/// Ejects the threads of a process whose user has changed. An ordinary process cannot change its
+/// user, so such a process has executed a program with the set-user-id bit.
 fn eject_changed_user(entry: &mut VcpuEntry, shared: &Shared, now: Instant) {
     let machine = shared.machine.as_ref();
     if !entry.threads.iter().any(ClientThread::is_elevated) {

@@ -3,7 +3,7 @@
 //! One iteration reads every claim, ranks the vCPUs, publishes the standings, and reads the claims
 //! again. (A change of a claim in between is not missed, because the process sees the new standing,
 //! or the second reading sees the change.) Then the scheduler moves the threads whose band has
-//! changed, and publishes the CPU's line.
+//! changed, and publishes the CPU's line of the global page.
 //!
 //! The cost is O(n) memory accesses for the n vCPUs of this CPU, of which one user has at most
 //! `limits.per_user`, and a system call for each change. Iterations use at most a fifth of the CPU.
@@ -59,6 +59,7 @@ pub(super) struct Scheduler {
     /// Index from which the winner is searched, so that vCPUs of equal level alternate.
     search_start: usize,
     last_rotation: Instant,
+    /// Slot of the winner.
     winner: Option<usize>,
     pub(super) monitor: LoadMonitor,
     /// Time since which no vCPU has been elevated; `None` while a vCPU is elevated.
@@ -166,7 +167,7 @@ impl Scheduler {
             .ok()
     }
 
-    /// Returns `false` after [`Command::Stop`].
+    /// Executes the commands in the mailbox. Returns `false` after [`Command::Stop`].
     fn read_mail(&mut self, now: Instant) -> bool {
         while let Some(command) = self.mailbox.take() {
             match command {
@@ -343,7 +344,7 @@ impl Scheduler {
         self.contenders.iter().filter(equal).count()
     }
 
-    fn contested(&self) -> bool {
+    fn is_contested(&self) -> bool {
         self.standings.iter().any(|standing| standing.band > 0)
     }
 
@@ -354,7 +355,7 @@ impl Scheduler {
         let Some(elevator) = &shared.elevator else {
             return;
         };
-        let contested = self.contested();
+        let contested = self.is_contested();
         if contested && self.uncontested_since.is_some() {
             self.check_before_elevation(now);
         }
@@ -431,9 +432,9 @@ impl Scheduler {
             winner.map(|index| self.entries[index].slot),
         );
         for (entry, standing) in self.entries.iter().zip(&self.standings) {
-            let wins = Some(entry.slot) == slot;
+            let is_winner = Some(entry.slot) == slot;
             entry.counters.band.store(standing.band, Relaxed);
-            if entry.counters.winner.swap(wins, Relaxed) != wins && wins {
+            if entry.counters.winner.swap(is_winner, Relaxed) != is_winner && is_winner {
                 entry.counters.wins.fetch_add(1, Relaxed);
             }
         }
@@ -451,7 +452,7 @@ impl Scheduler {
             .contenders
             .iter()
             .filter(|contender| contender.potential < NO_LEVEL);
-        let competing = present.count() > 1 || self.contested();
+        let competing = present.count() > 1 || self.is_contested();
         let mut next = None;
         let mut wake_by =
             |time: Instant| next = Some(next.map_or(time, |next: Instant| next.min(time)));
@@ -474,7 +475,7 @@ impl Scheduler {
         {
             wake_by(since + RESTORE_AFTER);
         }
-        self.monitor.pause_ends().into_iter().for_each(&mut wake_by);
+        self.monitor.pause_end().into_iter().for_each(&mut wake_by);
         for entry in &self.entries {
             entry.ignored_until.into_iter().for_each(&mut wake_by);
         }
@@ -484,7 +485,7 @@ impl Scheduler {
 
 /// Returns the SCHED_FIFO priority of a band. Each band has two priorities, of which the upper is
 /// the winner's, so that only one of several vCPUs in a band runs.
-fn priority(band: u8, wins: bool) -> Priority {
-    let value = 10 + 2 * band.min(rank::BANDS) + u8::from(wins);
+fn priority(band: u8, is_winner: bool) -> Priority {
+    let value = 10 + 2 * band.min(rank::BANDS) + u8::from(is_winner);
     Priority::new(value).unwrap_or(Priority::MIN)
 }

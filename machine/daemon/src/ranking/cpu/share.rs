@@ -9,7 +9,8 @@
 //!      └── none ran: the debt is cleared ──────────────────┘
 //! ```
 //!
-//! A *piece* is the share of ordinary programs in the time between two checks.
+//! A *piece* is the length of a pause after which ordinary programs have had their share of the
+//! time since the last check, the pause included.
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ const MAX_PIECES: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Debt {
+    /// Share of ordinary programs, in percent.
     share: u32,
     owed: Duration,
 }
@@ -57,7 +59,7 @@ impl Debt {
         self.owed
     }
 
-    /// A piece; see the module documentation.
+    /// Returns the length of a piece; see the module documentation.
     fn piece(&self) -> Duration {
         CHECK_INTERVAL * self.share / (100 - self.share)
     }
@@ -74,8 +76,8 @@ impl Debt {
         (self.owed * 2 >= piece).then_some(self.owed)
     }
 
-    /// Ends a pause of `length`. Returns whether threads that stayed elevated used a quarter of the
-    /// pause. If so, all threads have to pause the next time.
+    /// Ends a pause of `length`. Returns whether threads that stayed elevated used at least a
+    /// quarter of the pause. If so, the next pause must apply to all threads.
     pub(super) fn end_pause(&mut self, length: Duration, used_in_pause: &PauseUsage) -> bool {
         let ordinary = length.saturating_sub(
             used_in_pause.elevated + used_in_pause.idle + used_in_pause.scheduler_time,
@@ -121,7 +123,11 @@ mod tests {
     fn ordinary_programs_get_their_share_although_groups_divide_each_pause() {
         for percent in [100, 50, 34] {
             let share = ordinary_share(1000, percent);
-            assert!((50..=62).contains(&share), "{percent} %: {share}");
+            // At least the configured 5 %, and at most the 6 % of `set_share` with a margin.
+            assert!(
+                (50..=62).contains(&share),
+                "ordinary programs get {percent} % of each pause, and {share} per mille in all"
+            );
         }
     }
 
@@ -162,7 +168,7 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(debt.check(CHECK_INTERVAL, CHECK_INTERVAL / 2), None);
         }
-        // The length of a pause is bounded, however late the check is.
+        // However late the check is, a pause is no longer than four pieces of 2.3 ms.
         let length = debt
             .check(CHECK_INTERVAL * 1000, CHECK_INTERVAL * 1000)
             .unwrap();

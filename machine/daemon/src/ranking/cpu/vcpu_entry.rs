@@ -57,12 +57,12 @@ pub(crate) struct VcpuCounters {
 }
 
 impl VcpuEntry {
-    /// Reads the claim of the vCPU, limited by its ceiling. If the daemon elevates (`forced`), a
-    /// vCPU without threads counts as absent, because it cannot run.
-    pub(crate) fn read_claim(&self, forced: bool) -> (Contender, Claim) {
+    /// Reads the claim of the vCPU, limited by its ceiling. If the daemon elevates threads
+    /// (`enforcing`), a vCPU without threads counts as absent, because it cannot run.
+    pub(crate) fn read_claim(&self, enforcing: bool) -> (Contender, Claim) {
         let line = self.page.vcpu(self.index);
         let claim = line.map_or_else(Claim::default, |line| line.claim().within(self.ceiling));
-        let threadless = forced && self.threads.is_empty();
+        let threadless = enforcing && self.threads.is_empty();
         let level = |level: u8| if threadless { NO_LEVEL } else { level };
         let contender = Contender {
             potential: level(claim.potential()),
@@ -73,8 +73,9 @@ impl VcpuEntry {
         (contender, claim)
     }
 
-    /// Returns `false` if the ring exceeds the limit of this doorbell or of `all`. The caller must
-    /// then ignore the doorbell for `pause`.
+    /// Counts a ring. If it exceeds the limit of this doorbell or that of all doorbells (`all`),
+    /// marks the doorbell as ignored for `pause` and returns `false`. The caller must then stop
+    /// watching the doorbell.
     pub(crate) fn count_ring(
         &mut self,
         now: Instant,

@@ -24,6 +24,7 @@ use crate::shared::Shared;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Process {
+    /// Returns the budget, and the length of its period.
     fn budget(&self) -> (Duration, Duration) {
         match self.rule.bound {
             Bound::Each(percent) => (PERIOD * percent * self.cpus.computing / 100, PERIOD),
@@ -45,8 +46,8 @@ impl Process {
     /// Moves the process to the class that its bounds allow, and sets the time of the next check.
     pub(in crate::rules) fn update_class(&mut self, shared: &Arc<Shared>, now: Instant) {
         let epoch = shared.epoch();
-        let moved = std::mem::replace(&mut self.class_state.epoch, epoch) != epoch;
-        if now < self.next_check && !moved {
+        let moved_by_others = std::mem::replace(&mut self.class_state.epoch, epoch) != epoch;
+        if now < self.next_check && !moved_by_others {
             return;
         }
         let total = self.add_usage(shared);
@@ -74,19 +75,19 @@ impl Process {
             _ => ProcessClass::Urgent,
         };
         let retry_due = self.class_state.retry.is_some_and(|when| now >= when);
-        if class != self.class_state.class || moved || retry_due {
+        if class != self.class_state.class || moved_by_others || retry_due {
             self.set_class(class);
         }
         // All threads may run in parallel, so the budget may be exhausted this many times faster.
         let parallel = self.threads.len().clamp(1, shared.cpus) as u32;
-        let left = budget.saturating_sub(self.period.usage(total));
+        let remaining = budget.saturating_sub(self.period.usage(total));
         self.next_check = match class {
             ProcessClass::Fair if throttled => self.period.throttled_until(),
             ProcessClass::Fair if self.quota_usage.is_pending() => now + MIN_WAIT,
             ProcessClass::Fair => now + PERIOD,
             ProcessClass::Paused { until } => until,
             ProcessClass::Urgent => {
-                (self.period.end(period_length)).min(now + (left / parallel).max(MIN_WAIT))
+                (self.period.end(period_length)).min(now + (remaining / parallel).max(MIN_WAIT))
             }
         };
     }

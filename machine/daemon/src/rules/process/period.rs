@@ -15,7 +15,8 @@ pub(super) struct Period {
 }
 
 impl Period {
-    /// `total` is the CPU time of the process since its start, here and below.
+    /// Begins a period at `now`. Here and below, `total` is the CPU time of the process since its
+    /// start.
     pub(super) fn new(total: Duration, now: Instant) -> Period {
         Period {
             began: now,
@@ -65,8 +66,8 @@ impl Period {
         length: Duration,
         now: Instant,
     ) {
-        let earned = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
-        self.throttled_until = (self.began + earned).max(now);
+        let earning_time = length.mul_f64(spent.as_secs_f64() / budget.as_secs_f64());
+        self.throttled_until = (self.began + earning_time).max(now);
     }
 
     pub(super) fn renew(&mut self, total: Duration, now: Instant) {
@@ -88,11 +89,11 @@ mod tests {
     fn a_process_is_throttled_until_its_usage_matches_its_share() {
         let began = Instant::now();
         let mut period = Period::new(MS * 5, began);
-        let late = began + MS * 30;
+        let noticed_at = began + MS * 30;
         assert_eq!(period.usage(MS * 25), MS * 20);
-        period.throttle(MS * 20, MS * 10, MS * 50, late);
+        period.throttle(MS * 20, MS * 10, MS * 50, noticed_at);
         assert_eq!(period.throttled_until(), began + MS * 100);
-        assert!(period.is_throttled(late) && !period.is_throttled(began + MS * 100));
+        assert!(period.is_throttled(noticed_at) && !period.is_throttled(began + MS * 100));
         period.renew(MS * 25, began + MS * 100);
         assert_eq!(period.usage(MS * 26), MS);
     }

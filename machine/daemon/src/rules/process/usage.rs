@@ -24,8 +24,9 @@ const MAX_SAMPLED_THREADS: usize = 128;
 #[derive(Debug)]
 pub(super) struct Usage {
     pub(super) last_total: Duration,
+    /// CPU time that the quotas have been charged for.
     pub(super) charged: Duration,
-    reported: Instant,
+    reported_at: Instant,
     /// CPU time since the last report, and the part of it in SCHED_FIFO.
     unreported: (Duration, Duration),
     /// CPU time in the last [`RECENT_PERIODS`] periods; earlier periods have less weight.
@@ -39,7 +40,7 @@ impl Usage {
         Usage {
             last_total: total,
             charged: total,
-            reported: now,
+            reported_at: now,
             unreported: Default::default(),
             recent: Duration::ZERO,
         }
@@ -100,7 +101,8 @@ impl Process {
     }
 
     /// Counts the CPUs that the process occupies. This is the number of its threads that compute,
-    /// up to the number of CPUs that the process may use. One system call for each thread.
+    /// up to the number of CPUs that the process may use. This costs one system call for each
+    /// thread.
     pub(super) fn count_cpus(&mut self, shared: &Shared) {
         let computes = |thread: &&Thread| {
             // A thread that has ended occupies no CPU.
@@ -127,13 +129,13 @@ impl Process {
         if shared.machine.process_time(self.pid).is_err() {
             // The process has ended, but the kernel's report has not arrived.
             self.charge_unreported(domains, now);
-            self.usage.reported = now;
+            self.usage.reported_at = now;
             return;
         }
         self.add_usage(shared);
         let usage = &mut self.usage;
         let (used, urgent) = std::mem::take(&mut usage.unreported);
-        usage.reported = now;
+        usage.reported_at = now;
         usage.recent = usage.recent * (RECENT_PERIODS - 1) / RECENT_PERIODS + used;
         self.cpus.computing = 1;
         if usage.recent < MIN_COMPUTING {
@@ -161,7 +163,7 @@ impl Process {
     /// last report is unknown, so the domain is charged for the whole time since then.
     pub(in crate::rules) fn charge_unreported(&self, domains: &mut Domains, now: Instant) {
         if self.class_state.class == ProcessClass::Urgent {
-            let unreported = (now - self.usage.reported).min(DOMAIN_PERIOD);
+            let unreported = (now - self.usage.reported_at).min(DOMAIN_PERIOD);
             domains.charge(&self.cpus.allowed, unreported, 0);
         }
     }

@@ -11,6 +11,7 @@ use upshift_elevate::sys::process_time;
 use crate::child::{cpu_time, number, pin, setting, shared_memory, wait_for_parent};
 use crate::process::monotonic;
 
+/// A millisecond, in ns.
 const MS: u64 = 1_000_000;
 
 pub(crate) fn spin_until(end: u64) {
@@ -54,7 +55,7 @@ pub(crate) fn thread_churner() {
 /// Starts processes one after the other. Each spins on `CPU` for 20 ms, forks its successor and
 /// ends. If `ROLE` is `sibling`, all of them are children of one process.
 pub(crate) fn forker() {
-    let parent = match setting("ROLE").as_str() {
+    let parent_flag = match setting("ROLE").as_str() {
         "sibling" => libc::CLONE_PARENT,
         _ => 0,
     };
@@ -73,7 +74,7 @@ pub(crate) fn forker() {
             used.fetch_add(cpu_time() - before, Relaxed);
             // SAFETY: `clone` without a stack continues this child in a copy, like `fork`.
             unsafe {
-                let flags = libc::SIGCHLD | parent;
+                let flags = libc::SIGCHLD | parent_flag;
                 if monotonic() >= deadline || libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) != 0
                 {
                     libc::_exit(0);
@@ -139,13 +140,14 @@ pub(crate) fn self_executor() {
     panic!("{error}");
 }
 
-/// Starts processes as fast as possible, `AT_ONCE` at a time. Each spins on `CPU` for `EACH` µs and
-/// ends, and the kernel reaps it. The parent sleeps, so that its children inherit an unused budget.
+/// Starts processes as fast as possible, of which at most `PARALLEL` run at a time. Each spins on
+/// `CPU` for `SPIN_US` and ends, and the kernel reaps it. The parent sleeps, so that its children
+/// inherit an unused budget.
 pub(crate) fn process_flood() {
     pin(number("CPU") as usize);
     // SAFETY: `SIG_IGN` is a valid handler. The kernel then reaps children that end.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-    let (each, parallel) = (number("EACH") * 1000, number("AT_ONCE"));
+    let (spin_ns, parallel) = (number("SPIN_US") * 1000, number("PARALLEL"));
     // SAFETY: 0 is a valid atomic word.
     let [used, started, ended] = unsafe { shared_memory::<[AtomicU64; 3]>() };
     println!("ready");
@@ -161,7 +163,7 @@ pub(crate) fn process_flood() {
             // SAFETY: the calls have only integer arguments.
             unsafe { libc::alarm(20) };
             let before = cpu_time();
-            let end = deadline.min(monotonic() + each);
+            let end = deadline.min(monotonic() + spin_ns);
             while monotonic() < end {
                 std::hint::spin_loop();
             }

@@ -17,6 +17,7 @@ use crate::child::{cpu_time, number, pin, setting, wait_for_parent};
 use crate::client::{Registration, connect, register};
 use crate::process::monotonic;
 
+/// A millisecond, in ns.
 const MS: u64 = 1_000_000;
 
 fn role() -> Role {
@@ -58,9 +59,9 @@ pub(crate) fn reregistering_spinner() {
     wait_for_parent();
 }
 
-/// Starts threads one after the other. Each registers itself, spins for `EACH` µs and ends.
+/// Starts threads one after the other. Each registers itself, spins for `SPIN_US` and ends.
 pub(crate) fn successive_threads() {
-    let (cpu, each) = (number("CPU") as usize, number("EACH") * 1000);
+    let (cpu, spin_ns) = (number("CPU") as usize, number("SPIN_US") * 1000);
     pin(cpu);
     let registration = Arc::new(Registration::new(&[]));
     println!("ready");
@@ -73,7 +74,7 @@ pub(crate) fn successive_threads() {
                 std::thread::sleep(Duration::from_millis(1));
                 return;
             }
-            let end = deadline.min(monotonic() + each);
+            let end = deadline.min(monotonic() + spin_ns);
             while monotonic() < end {
                 std::hint::spin_loop();
             }
@@ -111,9 +112,9 @@ pub(crate) fn pause_spinners() {
                 }
                 while monotonic() < deadline.load(Relaxed) {
                     // Each thread runs in its part of the time in which the first thread is paused.
-                    let paused = monotonic().saturating_sub(heartbeat.load(Relaxed));
-                    let part = paused / (MS * 4 / 10) % COUNT;
-                    if paused > MS / 5 && part == index {
+                    let paused_ns = monotonic().saturating_sub(heartbeat.load(Relaxed));
+                    let part = paused_ns / (MS * 4 / 10) % COUNT;
+                    if paused_ns > MS / 5 && part == index {
                         let end = monotonic() + MS * 4 / 10;
                         while monotonic() < end {
                             std::hint::spin_loop();

@@ -122,6 +122,7 @@ pub(crate) fn group_leaver() {
     std::process::exit(0);
 }
 
+/// A millisecond, in ns.
 const MS: u64 = 1_000_000;
 
 /// Registers its thread from a new pid namespace, by the TID in that namespace, and prints whether

@@ -234,6 +234,7 @@ pub(crate) fn lender() {
     wait_for_parent();
 }
 
+/// A millisecond, in ns.
 const MS: u64 = 1_000_000;
 
 /// Spins with a worker that holds a lock. A dispatcher checks every 0.3 ms whether the worker runs.
@@ -262,7 +263,7 @@ pub(crate) fn pause_lender() {
         let registration = Registration::new(&[own_thread, (dispatcher, Role::Dispatcher)]);
         println!("ready");
         deadline.store(wait_for_parent(), Relaxed);
-        let (before, lent, mut times) = (cpu_time(), number("LENT") * 1000, 0u64);
+        let (before, loan_ns, mut loans) = (cpu_time(), number("LENT") * 1000, 0u64);
         let mut since = None;
         loop {
             let now = monotonic();
@@ -273,13 +274,13 @@ pub(crate) fn pause_lender() {
             let _ = lock.compare_exchange(0, own_thread.0 as u32, AcqRel, Acquire);
             if lock.load(Acquire) & libc::FUTEX_WAITERS == 0 {
                 since = None;
-            } else if now - *since.get_or_insert(now) > lent {
+            } else if now - *since.get_or_insert(now) > loan_ns {
                 futex(lock, libc::FUTEX_UNLOCK_PI);
-                (since, times) = (None, times + 1);
+                (since, loans) = (None, loans + 1);
             }
         }
         println!("used {}", (cpu_time() - before) / 1000);
-        println!("lent {times} times");
+        println!("lent {loans} times");
         if lock.load(Acquire) != 0 {
             futex(lock, libc::FUTEX_UNLOCK_PI);
         }
