@@ -156,7 +156,7 @@ macro_rules! numbers {
         pub mod number {
             $($(#[$doc])* pub const $name: usize = $number;)*
 
-            /// Added to the number of a `later` call to make it asynchronous.
+            /// Value that is added to the number of a `later` call to make it asynchronous.
             pub const ASYNCHRONOUS: usize = 1 << 16;
             /// Result of `futex_wait`: woken by `futex_wake`.
             pub const WOKEN: isize = 0;

@@ -10,10 +10,10 @@
 //! for a little longer, once, and sets [`YIELD_REQUESTED`]. The thread must then yield when it
 //! leaves the critical section.
 //!
-//! *Locks:* the word of a lending lock is 0 while the lock is free, otherwise the low-order bits of
-//! the number of its holder ([`HOLDER`]), and [`CONTENDED`] while others wait for it. A program
-//! acquires a free lock and releases an uncontended lock without a system call, otherwise by the
-//! calls `futex_lock` and `futex_unlock`.
+//! *Locks:* the word of a lending lock is 0 while the lock is free. Otherwise it contains the
+//! low-order bits of the number of the lock's holder ([`HOLDER`]), and [`CONTENDED`] while other
+//! threads wait for the lock. A program acquires a free lock and releases an uncontended lock
+//! without a system call, otherwise by the calls `futex_lock` and `futex_unlock`.
 
 /// Maximum number of threads of a process.
 pub const MAX_THREADS: usize = 64;
@@ -36,7 +36,7 @@ pub const NUMBER: usize = 5;
 
 /// Bits of a lock's word that contain the number of its holder.
 pub const HOLDER: u32 = CONTENDED - 1;
-/// Bit of a lock's word that is set while others wait for the lock.
+/// Bit of a lock's word that is set while other threads wait for the lock.
 pub const CONTENDED: u32 = 1 << 31;
 
 const _: () = assert!(MAX_THREADS * LINE_WORDS == 512);

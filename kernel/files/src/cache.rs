@@ -28,7 +28,7 @@ struct Cached {
 
 pub(crate) struct Cache {
     blocks: Vec<Cached>,
-    dirty: usize,
+    dirty_count: usize,
     clock: u64,
 }
 
@@ -53,14 +53,14 @@ impl Cache {
             .map_err(|_| Error::OutOfMemory)?;
         Ok(Cache {
             blocks,
-            dirty: 0,
+            dirty_count: 0,
             clock: 0,
         })
     }
 
     /// Returns the number of dirty blocks.
-    pub(crate) fn dirty(&self) -> usize {
-        self.dirty
+    pub(crate) fn dirty_count(&self) -> usize {
+        self.dirty_count
     }
 
     fn find(&mut self, key: Key) -> Option<&mut Cached> {
@@ -80,7 +80,7 @@ impl Cache {
     pub(crate) fn change(&mut self, key: Key) -> Option<&mut Block> {
         let cached = self.find(key)?;
         let was_dirty = core::mem::replace(&mut cached.is_dirty, true);
-        self.dirty += usize::from(!was_dirty);
+        self.dirty_count += usize::from(!was_dirty);
         let cached = self.blocks.iter_mut().find(|cached| cached.key == key)?;
         Some(&mut cached.bytes)
     }
@@ -88,7 +88,7 @@ impl Cache {
     /// Returns whether this block may become dirty.
     pub(crate) fn has_room(&self, key: Key) -> bool {
         let matches = |cached: &Cached| cached.key == key && cached.is_dirty;
-        self.dirty < DIRTY || self.blocks.iter().any(matches)
+        self.dirty_count < DIRTY || self.blocks.iter().any(matches)
     }
 
     /// Caches a missing block as clean, replacing another block if necessary.
@@ -124,12 +124,12 @@ impl Cache {
     pub(crate) fn clean(&mut self, key: Key) {
         if let Some(cached) = self.find(key) {
             let was_dirty = core::mem::replace(&mut cached.is_dirty, false);
-            self.dirty -= usize::from(was_dirty);
+            self.dirty_count -= usize::from(was_dirty);
         }
     }
 
     pub(crate) fn remove_file(&mut self, slot: u32) {
         self.blocks.retain(|cached| cached.key.slot != slot);
-        self.dirty = self.blocks.iter().filter(|cached| cached.is_dirty).count();
+        self.dirty_count = self.blocks.iter().filter(|cached| cached.is_dirty).count();
     }
 }

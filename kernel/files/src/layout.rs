@@ -1,20 +1,20 @@
 //! The format of the disk in bytes. Numbers are little-endian.
 //!
-//! | bytes of a head | |
+//! | bytes of a head | content |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
 //! | 8..16 | generation: the head is in block generation mod 2 |
 //! | 16..24 | number of blocks of the disk |
 //! | 24..32 | length of the directory |
-//! | 32..40 | pointer to its root |
+//! | 32..40 | pointer to the root of the directory |
 //! | 40..44 | checksum of the preceding bytes |
 //!
-//! | bytes of an entry of the directory | |
+//! | bytes of an entry of the directory | content |
 //! |---|---|
 //! | 0 | length of the name; 0 if there is no file |
 //! | 1..65 | name |
 //! | 72..80 | length of the file |
-//! | 80..88 | pointer to its root |
+//! | 80..88 | pointer to the root of the file |
 
 /// Size of a block in bytes.
 pub const BLOCK: usize = 4096;
@@ -35,6 +35,7 @@ pub(crate) const ENTRIES: usize = BLOCK / ENTRY;
 pub(crate) const FIRST: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"upfiles1";
+/// Number of bytes of a head that the checksum covers.
 const SUMMED: usize = 40;
 
 /// Number of a block, and the checksum of its bytes.

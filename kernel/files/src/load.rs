@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::layout::BLOCK;
 
+/// Number of different file names.
 const FILES: u64 = 12;
 /// Maximum length of a file, in blocks.
 const MAX_BLOCKS: u64 = 24;
@@ -63,8 +64,8 @@ pub fn change(seed: u64, n: u64) -> (String, Change) {
 #[must_use]
 pub fn write(size: u64, part: u64, len: usize, first: u8) -> (u64, Vec<u8>) {
     let offset = (size * part / 1_000).min(MAX_BLOCKS * BLOCK as u64 - 1);
-    let left = BLOCK - (offset % BLOCK as u64) as usize;
-    let bytes = (0..len.min(left))
+    let remaining = BLOCK - (offset % BLOCK as u64) as usize;
+    let bytes = (0..len.min(remaining))
         .map(|at| first.wrapping_add(at as u8))
         .collect();
     (offset, bytes)

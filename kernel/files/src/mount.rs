@@ -17,12 +17,12 @@ pub struct Mount {
     heads: [Option<Head>; 2],
     is_blank: bool,
     /// Number of heads that were read.
-    read: u32,
+    heads_read: u32,
     volume: Option<Volume>,
     /// Blocks that must still be read.
     work: Vec<Work>,
     /// Total length of the files according to their entries.
-    claimed: u64,
+    claimed_bytes: u64,
 }
 
 /// A block of a tree that must still be read. `slot` is that of a file, or `None` for the
@@ -43,17 +43,17 @@ impl Mount {
             blocks,
             heads: [None; 2],
             is_blank: true,
-            read: 0,
+            heads_read: 0,
             volume: None,
             work: Vec::new(),
-            claimed: 0,
+            claimed_bytes: 0,
         }
     }
 
     /// Returns the block that is needed next; `None` if none is needed.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
-        match self.read {
+        match self.heads_read {
             head @ 0..=1 => Some(head),
             _ => self.work.last().map(|work| work.pointer.block),
         }
@@ -64,13 +64,13 @@ impl Mount {
     /// # Errors
     /// [`Error::Blank`], [`Error::Damaged`], [`Error::OutOfMemory`].
     pub fn supply(&mut self, bytes: &Block) -> Result<(), Error> {
-        if let Some(head @ 0..=1) = self.next().filter(|_| self.read < 2) {
+        if let Some(head @ 0..=1) = self.next().filter(|_| self.heads_read < 2) {
             self.is_blank &= bytes.iter().all(|byte| *byte == 0);
             // A head in the wrong place is invalid.
             let is_in_its_block = |found: &Head| found.generation % 2 == u64::from(head);
             self.heads[head as usize] = Head::read(bytes).filter(is_in_its_block);
-            self.read += 1;
-            return match self.read {
+            self.heads_read += 1;
+            return match self.heads_read {
                 2 => self.begin(),
                 _ => Ok(()),
             };
@@ -82,8 +82,8 @@ impl Mount {
             return Err(Error::Damaged);
         }
         match (work.slot, work.level) {
-            (None, 0) => self.entries(work.index, bytes),
-            _ => self.pointers(work, bytes),
+            (None, 0) => self.add_entries(work.index, bytes),
+            _ => self.add_pointers(work, bytes),
         }
     }
 
@@ -112,7 +112,7 @@ impl Mount {
         volume.directory = Tree::new(head.size, volume.space.blocks())?;
         volume.files.resize_with(slots as usize, || None);
         self.volume = Some(volume);
-        self.root(None, head.root)
+        self.add_root(None, head.root)
     }
 
     fn volume(&mut self) -> Result<&mut Volume, Error> {
@@ -127,7 +127,8 @@ impl Mount {
         }
     }
 
-    fn root(&mut self, slot: Option<u32>, pointer: Pointer) -> Result<(), Error> {
+    /// Sets the root of a tree, and claims its block.
+    fn add_root(&mut self, slot: Option<u32>, pointer: Pointer) -> Result<(), Error> {
         let tree = self.tree(slot)?;
         let Some(level) = tree.height().checked_sub(1) else {
             return Ok(());
@@ -161,7 +162,8 @@ impl Mount {
         Ok(())
     }
 
-    fn pointers(&mut self, work: Work, bytes: &Block) -> Result<(), Error> {
+    /// Adds the pointers of a map block to its tree, and claims their blocks.
+    fn add_pointers(&mut self, work: Work, bytes: &Block) -> Result<(), Error> {
         let Work {
             slot, level, index, ..
         } = work;
@@ -176,15 +178,16 @@ impl Mount {
         Ok(())
     }
 
-    fn entries(&mut self, block: usize, bytes: &Block) -> Result<(), Error> {
+    /// Adds the files of a block of the directory.
+    fn add_entries(&mut self, block: usize, bytes: &Block) -> Result<(), Error> {
         for (at, bytes) in bytes.chunks_exact(ENTRY).enumerate() {
             let slot = block * ENTRIES + at;
             let Some(entry) = Entry::read(bytes).map_err(|()| Error::Damaged)? else {
                 continue;
             };
             // Checked before memory is allocated for the file.
-            self.claimed = self.claimed.saturating_add(entry.size);
-            if self.claimed > self.blocks.saturating_mul(BLOCK as u64) {
+            self.claimed_bytes = self.claimed_bytes.saturating_add(entry.size);
+            if self.claimed_bytes > self.blocks.saturating_mul(BLOCK as u64) {
                 return Err(Error::Damaged);
             }
             let volume = self.volume()?;
@@ -196,7 +199,7 @@ impl Mount {
                 .any(|file| file.name == entry.name);
             let target = volume.files.get_mut(slot).filter(|_| !is_duplicate);
             *target.ok_or(Error::Damaged)? = Some(FileRecord::new(entry.name, tree));
-            self.root(Some(slot as u32), entry.root)?;
+            self.add_root(Some(slot as u32), entry.root)?;
         }
         Ok(())
     }
@@ -224,8 +227,8 @@ mod tests {
     use super::*;
     use crate::layout::{FAN, Name, write_pointers};
 
-    /// Random contents with valid checksums: heads, directories and map blocks of random pointers
-    /// and sizes. Mounting ends, with an error or with a volume whose files can be listed.
+    /// Mounts heads, directories and map blocks with random pointers and sizes, and with valid
+    /// checksums. Mounting must end, with an error or with a volume whose files can be listed.
     #[test]
     fn mounting_random_blocks_with_valid_sums_ends() {
         const BLOCKS: u64 = 1_200;

@@ -62,8 +62,8 @@ impl Space {
 
     pub(crate) fn allocate(&mut self) -> Result<u32, Error> {
         let is_free = |block: &u32| !has(&self.current, *block) && !has(&self.committed, *block);
-        let around = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));
-        let block = around.into_iter().find(is_free).ok_or(Error::NoSpace)?;
+        let blocks = (self.next..self.blocks).chain(FIRST..self.next.min(self.blocks));
+        let block = blocks.into_iter().find(is_free).ok_or(Error::NoSpace)?;
         self.current[block as usize / 64] |= 1 << (block % 64);
         self.free -= 1;
         self.next = block + 1;

@@ -54,28 +54,28 @@ impl Tree {
 
     /// Returns the pointers of a map block.
     pub(crate) fn children(&self, level: usize, index: usize) -> &[Pointer] {
-        let below = level
+        let pointers = level
             .checked_sub(1)
-            .and_then(|below| self.levels.get(below));
-        let below = below.map_or(&[][..], Vec::as_slice);
-        let first = (index * FAN).min(below.len());
-        &below[first..below.len().min(first + FAN)]
+            .and_then(|level_below| self.levels.get(level_below));
+        let pointers = pointers.map_or(&[][..], Vec::as_slice);
+        let first = (index * FAN).min(pointers.len());
+        &pointers[first..pointers.len().min(first + FAN)]
     }
 
     pub(crate) fn children_mut(&mut self, level: usize, index: usize) -> &mut [Pointer] {
-        let below = level
+        let pointers = level
             .checked_sub(1)
-            .and_then(|below| self.levels.get_mut(below));
-        let Some(below) = below else {
+            .and_then(|level_below| self.levels.get_mut(level_below));
+        let Some(pointers) = pointers else {
             return &mut [];
         };
-        let first = (index * FAN).min(below.len());
-        let end = below.len().min(first + FAN);
-        &mut below[first..end]
+        let first = (index * FAN).min(pointers.len());
+        let end = pointers.len().min(first + FAN);
+        &mut pointers[first..end]
     }
 
-    /// Grows the tree to `blocks` data blocks, on all levels or on none. New pointers are
-    /// null. The caller must write the new blocks, and all map blocks above them.
+    /// Grows the tree to `blocks` data blocks, on all levels or on none. New pointers are null. The
+    /// caller must write the new blocks, and all map blocks above them.
     pub(crate) fn grow(&mut self, blocks: usize) -> Result<(), Error> {
         let out_of_memory = |_| Error::OutOfMemory;
         let (mut len, mut height) = (blocks, 0);
@@ -85,8 +85,8 @@ impl Tree {
                 self.levels.push(Vec::new());
             }
             let level = &mut self.levels[height];
-            let more = len.saturating_sub(level.len());
-            if level.try_reserve(more).is_err() {
+            let additional = len.saturating_sub(level.len());
+            if level.try_reserve(additional).is_err() {
                 self.trim();
                 return Err(Error::OutOfMemory);
             }

@@ -106,8 +106,10 @@ pub struct Volume {
 
 /// Maximum number of blocks that a commit needs for the directory: its data, and a map block.
 const DIRECTORY_BLOCKS: usize = FILES / ENTRIES + 1;
+/// Minimum number of blocks of a disk.
 const MIN_BLOCKS: u64 = 64;
-/// Maximum number of blocks that are used: 1 GiB. It limits a file to two levels of map blocks.
+/// Maximum number of blocks that are used: 1 GiB. This bound limits a file to two levels of map
+/// blocks.
 const MAX_BLOCKS: u64 = 1 << 18;
 
 static ZEROES: Block = [0; BLOCK];
@@ -182,10 +184,10 @@ impl Volume {
             return Ok(true);
         }
         let entries: u32 = self.changed.iter().map(|word| word.count_ones()).sum();
-        let full = entries as usize >= DIRTY;
+        let is_full = entries as usize >= DIRTY;
         // A data block, with two levels of map blocks above it.
-        let needed = 3 * (self.cache.dirty() + blocks) + DIRECTORY_BLOCKS;
-        if full || (self.space.free() as usize) < needed {
+        let needed = 3 * (self.cache.dirty_count() + blocks) + DIRECTORY_BLOCKS;
+        if is_full || (self.space.free() as usize) < needed {
             return if self.changes == self.committed {
                 Err(Error::NoSpace)
             } else {
@@ -226,12 +228,12 @@ impl Volume {
             .map(|file| &file.name)
     }
 
-    /// Returns whether a file is in the directory with this name. O(files).
+    /// Returns whether a file is in the directory with this name. Takes O(files) time.
     fn is_directory(&self, name: &Name) -> bool {
         self.names().any(|file| name.contains(file))
     }
 
-    /// Returns whether a part of the path is a file. O(files).
+    /// Returns whether a part of the path is a file. Takes O(files) time.
     fn has_file_above(&self, name: &Name) -> bool {
         self.names().any(|file| file.contains(name))
     }
@@ -367,11 +369,11 @@ impl Volume {
         len: usize,
         give: impl FnOnce(&[u8]) -> Result<(), E>,
     ) -> Result<Read, E> {
-        let left = self.size(file).saturating_sub(offset);
+        let remaining = self.size(file).saturating_sub(offset);
         let (index, start) = split_offset(offset);
         let count = len
             .min(BLOCK - start)
-            .min(usize::try_from(left).unwrap_or(BLOCK));
+            .min(usize::try_from(remaining).unwrap_or(BLOCK));
         if count == 0 {
             return Ok(Read::Done(0));
         }

@@ -1,5 +1,5 @@
-//! A disk with arbitrary contents either fails with an error or can be used; it never causes a
-//! panic.
+//! Tests of disks with arbitrary contents. Such a disk either fails with an error or can be used,
+//! and never causes a panic.
 
 use std::sync::LazyLock;
 
@@ -61,7 +61,7 @@ fn a_changed_byte_is_detected() {
         disk[block * BLOCK + 100] ^= 1;
         read_all(disk) == Err(Error::Damaged)
     });
-    // All blocks that the head reaches: 1 + 5 + 520 data blocks, 1 + 2 + 1 map blocks, the
-    // directory.
+    // The head reaches 1 + 5 + 520 data blocks, one map block for the file of 5 blocks, 2 + 1 map
+    // blocks for the file of 520 blocks, and the directory.
     assert_eq!(damaged.count(), 526 + 4 + 1);
 }

@@ -6,7 +6,9 @@ use os_files::direct::{Disk, Mounted};
 use os_files::load::{self, Change, Model};
 use os_files::{BLOCK, Block, Error};
 
+/// Size of a sector in bytes. The disk writes whole sectors.
 const SECTOR: usize = 512;
+/// Number of blocks of the disk.
 const BLOCKS: usize = 400;
 
 /// A disk with a write cache that fails after a number of writes.
@@ -57,12 +59,13 @@ fn after_power_cut(disk: &FailingDisk, random: &mut impl FnMut() -> u64) -> Vec<
     let mut stable = disk.stable.clone();
     for (block, bytes) in &disk.cached {
         let start = *block as usize * BLOCK;
-        let chosen = match random() % 4 {
+        // Bit N: sector N has its new contents.
+        let new_sectors = match random() % 4 {
             0 => 0,
             1 => u64::MAX,
             _ => random(),
         };
-        for sector in (0..BLOCK / SECTOR).filter(|sector| chosen >> sector & 1 != 0) {
+        for sector in (0..BLOCK / SECTOR).filter(|sector| new_sectors >> sector & 1 != 0) {
             let part = sector * SECTOR..(sector + 1) * SECTOR;
             stable[start + part.start..start + part.end].copy_from_slice(&bytes[part]);
         }

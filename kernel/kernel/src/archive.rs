@@ -5,10 +5,12 @@
 use crate::arch::lock::Once;
 use crate::vdso;
 
+/// Length of a header in bytes.
 const HEADER: usize = 110;
 
 static PROGRAMS: Once<&'static [u8]> = Once::new();
 
+/// Sets the archive, which stays in memory for ever. Called while booting.
 pub(crate) fn set(archive: &'static [u8]) {
     PROGRAMS.set(archive);
 }
@@ -28,19 +30,19 @@ pub(crate) fn program(index: usize) -> Option<&'static str> {
 }
 
 fn files(archive: &'static [u8]) -> impl Iterator<Item = (&'static str, &'static [u8])> {
-    let mut at = 0;
+    let mut offset = 0;
     core::iter::from_fn(move || {
-        let header = archive.get(at..at + HEADER)?;
+        let header = archive.get(offset..offset + HEADER)?;
         if !header.starts_with(b"070701") {
             return None;
         }
         let size = field(header, 6)?;
         let name_size = field(header, 11)?;
-        let name_start = at + HEADER;
+        let name_start = offset + HEADER;
         let name = archive.get(name_start..name_start.checked_add(name_size.checked_sub(1)?)?)?;
         let start = (name_start + name_size).next_multiple_of(4);
         let contents = archive.get(start..start.checked_add(size)?)?;
-        at = (start + size).next_multiple_of(4);
+        offset = (start + size).next_multiple_of(4);
         let name = core::str::from_utf8(name).ok()?;
         (name != "TRAILER!!!").then_some((name, contents))
     })

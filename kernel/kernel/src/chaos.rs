@@ -1,10 +1,10 @@
 //! Chaos: fault injection for tests, by pseudo-random disturbances.
 //!
 //! With `chaos=SEED` on the command line the kernel occasionally takes an action that it may take
-//! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays,
+//! at any time: it ends a quantum early, preempts a thread on the way to user mode, delays a hart,
 //! interrupts a hart without a reason, wakes a hart that is not the nearest, creates a coroutine
 //! for a call that need not wait, or fails an allocation whose failure the caller handles. The
-//! scheduler of programs causes similar disturbances (`vdso/src/chaos.rs`). Results must stay
+//! scheduler in the programs causes similar disturbances (`vdso/src/chaos.rs`). Results must stay
 //! correct.
 //!
 //! When chaos is off, each use costs a load. When it is on, each hart has its own sequence, so a
@@ -20,10 +20,13 @@ use crate::{MAX_HARTS, clock, hart};
 /// Seed from the command line; 0 without chaos.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
+/// True from [`begin`] to [`end`], if there is a seed.
 static ON: AtomicBool = AtomicBool::new(false);
 
+/// Number of disturbances so far.
 static DISTURBANCES: AtomicU64 = AtomicU64::new(0);
 
+/// State of the pseudo-random sequence of each hart.
 static STATES: [AtomicU64; MAX_HARTS] = [const { AtomicU64::new(0) }; MAX_HARTS];
 
 pub(crate) fn set_seed(seed: u64) {
@@ -46,6 +49,7 @@ pub(crate) fn begin() {
     }
 }
 
+/// Ends chaos. Returns the number of disturbances, or `None` if chaos was off.
 pub(crate) fn end() -> Option<u64> {
     ON.swap(false, SeqCst).then(|| DISTURBANCES.load(Relaxed))
 }
@@ -85,6 +89,7 @@ pub(crate) fn below(limit: usize) -> usize {
     random(limit as u64).unwrap_or(0) as usize
 }
 
+/// Returns a quantum of `ticks` ticks, or while chaos is on perhaps a shorter one.
 #[inline]
 pub(crate) fn quantum(ticks: u64) -> u64 {
     match random(4) {
@@ -95,7 +100,7 @@ pub(crate) fn quantum(ticks: u64) -> u64 {
     }
 }
 
-/// Returns true about once in `times` calls; the allocation of the caller must then fail.
+/// Returns whether the caller's allocation must fail: true about once in `times` calls.
 #[inline]
 pub(crate) fn is_out_of_memory(times: u64) -> bool {
     #[cfg(feature = "selftest")]
@@ -108,7 +113,7 @@ pub(crate) fn is_out_of_memory(times: u64) -> bool {
     one_in(times)
 }
 
-/// Makes the next `times` allocations fail, whatever the seed.
+/// Makes the next `times` calls of [`is_out_of_memory`] return true, whatever the seed.
 #[cfg(feature = "selftest")]
 pub(crate) fn refuse_memory(times: u64) {
     REFUSALS_LEFT.store(times, SeqCst);

@@ -51,13 +51,13 @@ impl Machine {
     }
 
     /// Returns the number that is the value of `name`. Stops the machine if the value is not a
-    /// number from 1 to `most`.
-    pub(crate) fn number(&self, name: &str, most: usize) -> Option<usize> {
+    /// number from 1 to `maximum`.
+    pub(crate) fn number(&self, name: &str, maximum: usize) -> Option<usize> {
         let value = self.argument(name)?;
-        let number = value.parse().ok().filter(|n| (1..=most).contains(n));
+        let number = value.parse().ok().filter(|n| (1..=maximum).contains(n));
         if number.is_none() {
             refuse(format_args!(
-                "{name}={value}: say a number from 1 to {most}"
+                "{name}={value}: the value must be a number from 1 to {maximum}"
             ));
         }
         number
@@ -74,8 +74,8 @@ struct KnownNames;
 
 impl Display for KnownNames {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (at, name) in NAMES.iter().enumerate() {
-            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
+        for (index, name) in NAMES.iter().enumerate() {
+            write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
     }

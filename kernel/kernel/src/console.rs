@@ -13,6 +13,7 @@ use crate::devices;
 use crate::machine::{Device, Machine};
 use crate::waiters::{Awaited, Waiters, wait_until};
 
+/// Size of the ring for input, in bytes.
 const RING: usize = 256;
 
 struct Console {
@@ -23,6 +24,7 @@ struct Console {
     /// Number of all bytes that were read from the ring.
     read: usize,
     readers: Waiters,
+    /// Index of the hart that handled the last input interrupt, for tests.
     served_by: usize,
 }
 
@@ -71,6 +73,7 @@ fn handle_interrupt() {
     readers.wake();
 }
 
+/// Returns the interrupt source of the serial port.
 #[cfg(feature = "selftest")]
 pub(crate) fn source() -> Option<u32> {
     PANIC_UART.try_get().map(|device| device.interrupt())

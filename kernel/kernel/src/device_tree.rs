@@ -84,6 +84,7 @@ impl<'a> DeviceTree<'a> {
 struct Property<'a> {
     name: &'a str,
     value: &'a [u8],
+    /// Offset of the end of the property in the structure block.
     end: usize,
 }
 
@@ -92,6 +93,7 @@ pub(crate) struct Node<'a> {
     /// Name with the unit address: `cpu@0`; empty for the root.
     pub(crate) name: &'a str,
     tree: DeviceTree<'a>,
+    /// Offset of the first property in the structure block.
     properties: usize,
 }
 

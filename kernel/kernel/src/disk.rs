@@ -142,11 +142,11 @@ impl Buffer {
             })?
         };
         let mut pending = PendingRequest(Some(number));
-        let (memory, is_done) =
+        let (memory, has_succeeded) =
             wait_until_urgent(requests(), |requests| requests.disk.take_finished(number)).await;
         pending.0 = None;
         self.0 = Some(memory);
-        if is_done {
+        if has_succeeded {
             Ok(())
         } else {
             Err(Error::DiskFailed)

@@ -17,7 +17,9 @@ const RISCV: u16 = 243;
 pub(crate) struct Elf<'a> {
     bytes: &'a [u8],
     pub(crate) entry: usize,
+    /// Offset of the program headers in the file.
     headers: usize,
+    /// Number of program headers.
     count: usize,
 }
 
@@ -29,24 +31,25 @@ pub(crate) struct Segment<'a> {
     pub(crate) bytes: &'a [u8],
     /// Length of the segment in memory, in bytes.
     pub(crate) len: usize,
-    pub(crate) execute: bool,
-    pub(crate) write: bool,
+    pub(crate) is_executable: bool,
+    pub(crate) is_writable: bool,
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+/// Returns the `N` bytes at an offset.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    number(bytes, at).map(u16::from_le_bytes)
+    array(bytes, at).map(u16::from_le_bytes)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    number(bytes, at).map(u32::from_le_bytes)
+    array(bytes, at).map(u32::from_le_bytes)
 }
 
 fn double(bytes: &[u8], at: usize) -> Option<usize> {
-    number(bytes, at).map(|bytes| u64::from_le_bytes(bytes) as usize)
+    array(bytes, at).map(|bytes| u64::from_le_bytes(bytes) as usize)
 }
 
 impl<'a> Elf<'a> {
@@ -88,11 +91,12 @@ impl<'a> Elf<'a> {
         })
     }
 
+    /// Returns the address and the size of the dynamic section, if there is one.
     pub(crate) fn dynamic(self) -> Option<(usize, usize)> {
         (0..self.count).find_map(|n| {
             let header = self.header(n)?;
-            let found = word(header, 0)? == DYNAMIC;
-            found.then_some((double(header, 16)?, double(header, 40)?))
+            let is_dynamic = word(header, 0)? == DYNAMIC;
+            is_dynamic.then_some((double(header, 16)?, double(header, 40)?))
         })
     }
 
@@ -118,8 +122,8 @@ impl<'a> Elf<'a> {
             start,
             bytes,
             len,
-            execute: flags & 1 != 0,
-            write: flags & 2 != 0,
+            is_executable: flags & 1 != 0,
+            is_writable: flags & 2 != 0,
         }))
     }
 }

@@ -26,8 +26,8 @@ use crate::{MAX_HARTS, chaos, clock, hart, run_queue, switching, trace};
 /// The least urgent level that work may have.
 pub(crate) const LEAST_URGENT_WORK: Level = Level::at::<62>();
 
-/// Initial capacity of the scheduler's table: two processes with the maximum number of calls. With
-/// more coroutines the table grows, and does not shrink.
+/// Initial capacity of the scheduler's table: about two processes with the maximum number of calls.
+/// With more coroutines the table grows, and does not shrink.
 const COROUTINES: usize = 8192;
 
 /// While polls are shorter than this, in microseconds, the scheduler reads the clock only at every
@@ -170,10 +170,10 @@ pub(crate) fn has_more_urgent(level: Level) -> bool {
 /// harts in user mode, after its poll or before it enters user mode itself; the interrupted hart
 /// takes the coroutine from any queue.
 ///
-/// No wake is missed. A hart sets its bit before it checks the queues for the last time
-/// (`switching.rs`), and the waking hart fills the queue before it reads the bits. These accesses
-/// are sequentially consistent, so either the hart finds the coroutine, or the waking hart sees the
-/// bit. Costs a load if no hart is in user mode, else O(harts).
+/// No wake is missed. A hart sets its bit in [`hart::in_user`] before it checks the queues for the
+/// last time (`switching.rs`), and the waking hart fills the queue before it reads the bits. These
+/// accesses are sequentially consistent, so either the hart finds the coroutine, or the waking hart
+/// sees the bit. Costs a load if no hart is in user mode, else O(harts).
 pub(crate) fn interrupt_overtaken() {
     fence(SeqCst);
     let in_user = hart::in_user();
@@ -181,17 +181,17 @@ pub(crate) fn interrupt_overtaken() {
         return;
     }
     let waiting = domain().bitmap();
-    let mut least = (waiting.trailing_zeros(), None);
+    let mut least_urgent = (waiting.trailing_zeros(), None);
     for index in (0..MAX_HARTS).filter(|index| in_user >> index & 1 != 0) {
         // Use the level of the thread, because the switching coroutine stays raised for threads
         // that other harts have taken meanwhile.
         if let Some(level) = run_queue::running_level(index)
-            && u32::from(level.get()) > least.0
+            && u32::from(level.get()) > least_urgent.0
         {
-            least = (u32::from(level.get()), Some(index));
+            least_urgent = (u32::from(level.get()), Some(index));
         }
     }
-    if let Some(index) = least.1
+    if let Some(index) = least_urgent.1
         && hart::clear_in_user(index)
     {
         hart::interrupt(index);

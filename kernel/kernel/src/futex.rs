@@ -30,6 +30,7 @@ use crate::arch::lock::IrqLock;
 use crate::process::Process;
 use crate::sleep::{Sleep, sleep_until};
 
+/// Number of buckets: as many as values of the eight bits that `bucket` takes from the hash.
 const BUCKETS: usize = 256;
 
 struct Waiter {
@@ -51,7 +52,7 @@ fn bucket(process: usize, address: usize) -> &'static IrqLock<VecDeque<Waiter>> 
     &WAITING[hash as usize]
 }
 
-/// Waits for a wake at an address if the word there is `value`, at most until `deadline`.
+/// Waits for a wake at an address if the word there is `value`, at most until `deadline`, in ticks.
 ///
 /// # Errors
 /// [`Error::BadAddress`], [`Error::NoProcess`], [`Error::OutOfMemory`].
@@ -78,6 +79,7 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
+    /// Enters the bucket. Returns false if the word is not `value`.
     fn enqueue(&mut self, waker: &Waker) -> Result<bool, Error> {
         let space = self.process.space()?;
         let number = self.process.number();

@@ -12,7 +12,7 @@ use crate::{executor, run_queue};
 /// Rebuilds the bitmap. Checks again after each write, because another hart may have made work
 /// ready, and have written its bit, after this hart read the bits.
 pub(crate) fn publish() {
-    let levels = || run_queue::ready() | executor::domain().bitmap();
+    let levels = || run_queue::ready_levels() | executor::domain().bitmap();
     let mut bits = levels();
     while shared::global().load(0) != bits {
         shared::global().store(0, bits);

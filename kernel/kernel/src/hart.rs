@@ -86,8 +86,8 @@ pub(crate) fn set_online(index: usize) {
 /// Waits until hart `index` is online, for at most a second. Returns false if the hart is not
 /// online by then; it may start later. Called while booting, with interrupts masked.
 ///
-/// The caller sleeps for short times meanwhile, because an emulator that has one thread for all
-/// harts runs the other harts only then.
+/// The calling hart sleeps for short times meanwhile, because an emulator that has one thread for
+/// all harts runs the other harts only then.
 pub(crate) fn wait_online(index: usize) -> bool {
     let limit = clock::now() + clock::ticks_per_second();
     while ONLINE.load(SeqCst) <= index {

@@ -16,12 +16,15 @@ use crate::sleep::sleep_until;
 use crate::trace::{self, Purpose};
 use crate::{archive, chaos, clock, executor, println, storage};
 
+/// Level of the first thread of the first program.
 const LEVEL: Level = Level::DEFAULT;
 
+/// Resources that must be the same before and after the program.
 #[derive(PartialEq, Eq)]
 struct InUse {
     processes: usize,
     free_pages: usize,
+    /// Number of allocated bytes of the heap.
     heap: usize,
 }
 
@@ -42,8 +45,8 @@ pub(crate) fn start(program: String, argument: &'static str) -> Result<(), Error
             Ok(()) => run(&program, argument).await,
             Err(error) => Err(error),
         };
-        if let Some(times) = chaos::end() {
-            println!("upshift: disturbed {times} times");
+        if let Some(count) = chaos::end() {
+            println!("upshift: disturbed {count} times");
         }
         trace::stop();
         let status = match status {

@@ -19,8 +19,8 @@ impl WaiterLevels {
         }
     }
 
-    /// Moves a waiter from level `before` to level `now`. `before` is `None` for a new waiter,
-    /// `now` for one that stops waiting.
+    /// Moves a waiter from level `before` to level `now`. `before` is `None` for a new waiter, and
+    /// `now` is `None` for a waiter that stops waiting.
     pub(crate) fn move_waiter(&mut self, before: Option<Level>, now: Option<Level>) {
         if let Some(level) = now {
             self.count[usize::from(level.get())] += 1;
@@ -44,9 +44,9 @@ impl WaiterLevels {
 /// Returns the most urgent of `levels`, or [`executor::LEAST_URGENT_WORK`] if the set is empty or
 /// holds only less urgent levels.
 fn most_urgent(levels: u64) -> Level {
-    let least = executor::LEAST_URGENT_WORK;
-    let most = levels.trailing_zeros() as u8;
-    Level::new(most).unwrap_or(least).min(least)
+    let limit = executor::LEAST_URGENT_WORK;
+    let lowest_bit = levels.trailing_zeros() as u8;
+    Level::new(lowest_bit).unwrap_or(limit).min(limit)
 }
 
 /// Gives the coroutine the level of its most urgent waiter. Does nothing if the coroutine has

@@ -75,6 +75,7 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HartInfo {
     pub(crate) id: usize,
+    /// `phandle` of the hart's own interrupt controller.
     controller: u32,
     /// Context of the hart at the PLIC, in S-mode.
     pub(crate) plic_context: Option<usize>,
@@ -104,9 +105,9 @@ impl<T: Copy, const N: usize> List<T, N> {
         self.items.iter().flatten()
     }
 
-    fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+    fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         for slot in &mut self.items {
-            *slot = slot.filter(&keep);
+            *slot = slot.filter(&mut keep);
         }
     }
 
@@ -132,19 +133,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Restricts the machine to at most [`MAX_HARTS`] harts. With `alternate` every second hart,
-    /// counted from the boot hart, stays with the firmware, for tests (`runner/src/qemu.rs`
-    /// explains the reason).
+    /// Restricts the machine to at most [`MAX_HARTS`] harts. With `alternate` the kernel uses only
+    /// harts whose ids are as even or odd as that of the boot hart; the others stay with the
+    /// firmware, for tests (`runner/src/qemu.rs` explains the reason).
     pub(crate) fn use_harts(&mut self, boot_hart: usize, alternate: bool) {
         let parity = boot_hart % 2;
         self.harts
             .retain(|hart| !alternate || hart.id % 2 == parity);
-        let harts = self.harts.iter().map(|hart| hart.id);
-        let too_many = harts.filter(|id| *id != boot_hart).nth(MAX_HARTS - 1);
-        if let Some(first_excess) = too_many {
-            self.harts
-                .retain(|hart| hart.id < first_excess || hart.id == boot_hart);
-        }
+        let mut others = 0..MAX_HARTS - 1;
+        self.harts
+            .retain(|hart| hart.id == boot_hart || others.next().is_some());
     }
 
     /// Reads the tree; `None` if it lacks memory, clock or harts.
@@ -183,9 +181,9 @@ impl Machine {
         {
             machine.read_contexts(&node);
         }
-        let complete =
+        let is_complete =
             !machine.memory.is_empty() && machine.timebase != 0 && machine.harts.len() != 0;
-        complete.then_some(machine)
+        is_complete.then_some(machine)
     }
 
     /// Adds memory. Only the largest region is used.
@@ -236,11 +234,11 @@ impl Machine {
 
 /// Returns the hart of a node if it is enabled and has the MMU that the kernel needs.
 fn usable_hart(node: &Node<'_>) -> Option<HartInfo> {
-    let okay = node.text("status").is_none_or(|status| status == "okay");
+    let is_enabled = node.text("status").is_none_or(|status| status == "okay");
     let mmu = node.text("mmu-type")?;
-    let sv39 = matches!(mmu, "riscv,sv39" | "riscv,sv48" | "riscv,sv57");
+    let has_sv39 = matches!(mmu, "riscv,sv39" | "riscv,sv48" | "riscv,sv57");
     let isa = node.text("riscv,isa").unwrap_or("");
-    (okay && sv39).then_some(HartInfo {
+    (is_enabled && has_sv39).then_some(HartInfo {
         id: node.number("reg")? as usize,
         controller: 0,
         plic_context: None,

@@ -188,16 +188,16 @@ fn boot_secondary() -> ! {
 /// Starts the program or the tests that the command line names.
 fn begin(machine: &Machine) {
     #[cfg(feature = "selftest")]
-    if let Some(how) = machine.argument("selftest") {
+    if let Some(selection) = machine.argument("selftest") {
         let times = machine.number("times", usize::MAX).unwrap_or(1);
-        selftest::start(how, times, machine.argument("icount").is_some());
+        selftest::start(selection, times, machine.argument("icount").is_some());
         return;
     }
     let Some(program) = machine.argument("init") else {
         refuse("nothing to run; name a program with init=PROGRAM");
     };
-    let started = init::start(program.into(), machine.argument("with").unwrap_or(""));
-    if let Err(error) = started {
+    let result = init::start(program.into(), machine.argument("with").unwrap_or(""));
+    if let Err(error) = result {
         refuse(format_args!("{program} does not start: {error}"));
     }
 }

@@ -14,8 +14,10 @@ use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 use crate::waiters::{Awaited, Waiters, wait_until};
 
+/// Size of a pipe's ring in bytes.
 pub(crate) const CAPACITY: usize = 512;
 
+/// Memory of a pipe in KiB.
 const KIB: usize = 1;
 
 struct Ring {
@@ -24,7 +26,9 @@ struct Ring {
     written: usize,
     /// Number of all bytes that were read.
     read: usize,
+    /// Number of reading ends.
     readers: usize,
+    /// Number of writing ends.
     writers: usize,
     waiters: Waiters,
     /// Charge to the share of the process that created the pipe.
@@ -64,6 +68,7 @@ impl Ring {
     }
 }
 
+/// An end of a pipe, for reading or for writing.
 pub(crate) struct End {
     ring: Arc<IrqLock<Ring>>,
     is_writer: bool,

@@ -59,9 +59,10 @@ struct HartState {
     running: u8,
     /// Number of the thread's process, or 0 if no thread runs.
     process: usize,
+    /// Slot of the thread, or [`NONE`].
     slot: u16,
     /// True while the hart waits for an interrupt, or is about to wait.
-    idle: bool,
+    is_idle: bool,
 }
 
 struct RunQueue {
@@ -91,7 +92,7 @@ static RUN_QUEUE: IrqLock<RunQueue> = IrqLock::new(RunQueue {
         running: NO_LEVEL,
         process: 0,
         slot: NONE,
-        idle: false,
+        is_idle: false,
     }; MAX_HARTS],
 });
 
@@ -117,7 +118,7 @@ pub(crate) fn init() {
     RUN_QUEUE.lock().slots = slots.collect();
 }
 
-fn push(mut thread: Box<Thread>, front: bool) {
+fn push(mut thread: Box<Thread>, to_front: bool) {
     let mut queue = RUN_QUEUE.lock();
     if let Some(level) = thread.process.pending_level.take() {
         thread.raised = thread.raised.min(level);
@@ -131,7 +132,7 @@ fn push(mut thread: Box<Thread>, front: bool) {
         return;
     }
     let level = thread.level.get();
-    queue.link(thread, front);
+    queue.link(thread, to_front);
     let interrupted = queue.announce(level);
     drop(queue);
     wake_hart(interrupted);
@@ -151,9 +152,9 @@ pub(crate) fn push_front(thread: Box<Thread>) {
 /// `level`. Returns false if no hart runs such a thread in user mode. If the thread is about to
 /// leave its hart for a more urgent thread, it enters the queue with the event's level.
 pub(crate) fn interrupt(process: &Process, level: Level) -> bool {
-    let least = raise_running_hart(process, level);
-    wake_hart(least);
-    least.is_some()
+    let hart = raise_running_hart(process, level);
+    wake_hart(hart);
+    hart.is_some()
 }
 
 /// Raises a thread like [`interrupt`], but interrupts no hart, because the program polls for events
@@ -173,11 +174,11 @@ fn raise_running_hart(process: &Process, level: Level) -> Option<usize> {
     let runs = |index: &usize| {
         queue.harts[*index].process == process.number() && in_user >> index & 1 != 0
     };
-    let least = (0..MAX_HARTS)
+    let hart = (0..MAX_HARTS)
         .filter(runs)
         .max_by_key(|index| queue.harts[*index].running)?;
     process.pending_level.set(level.max(process.ceiling));
-    Some(least)
+    Some(hart)
 }
 
 /// Position of the thread that has a slot, unless it is between a hart and the queue.
@@ -258,7 +259,7 @@ fn wake_hart(index: Option<usize>) {
 }
 
 /// Returns the levels with ready threads. Costs a load.
-pub(crate) fn ready() -> u64 {
+pub(crate) fn ready_levels() -> u64 {
     READY.load(Acquire)
 }
 
@@ -286,12 +287,12 @@ pub(crate) enum Next {
 /// Returns the next step of hart `index`, the calling hart. Interrupts are masked.
 pub(crate) fn take(index: usize) -> Next {
     let mut queue = RUN_QUEUE.lock();
-    queue.harts[index].idle = false;
+    queue.harts[index].is_idle = false;
     let level = queue.most_urgent();
     if level > queue.harts[index].level {
-        let least = level.min(Level::LEAST_URGENT.get());
-        if queue.harts[index].level != least {
-            queue.set_level(index, least);
+        let new_level = level.min(Level::LEAST_URGENT.get());
+        if queue.harts[index].level != new_level {
+            queue.set_level(index, new_level);
             return Next::Yield;
         }
     }
@@ -300,7 +301,7 @@ pub(crate) fn take(index: usize) -> Next {
         .get(usize::from(level))
         .map_or(NONE, |list| list.head);
     if head == NONE {
-        queue.harts[index].idle = true;
+        queue.harts[index].is_idle = true;
         hart::at(index).times.set(IDLE);
         return Next::Idle;
     }
@@ -361,13 +362,13 @@ pub(crate) fn requeue(
         let number = process.number();
         let has_slot = |hart: &HartState| hart.slot == slot && hart.process == number;
         queue.harts.iter().position(has_slot).filter(|&index| {
-            let less_urgent = queue.harts[index].running <= level;
-            if !less_urgent {
+            let may_be_less_urgent = queue.harts[index].running <= level;
+            if !may_be_less_urgent {
                 queue.set_running(index, level);
                 let level = level.min(queue.harts[index].level);
                 queue.set_level(index, level);
             }
-            less_urgent
+            may_be_less_urgent
         })
     };
     drop(queue);
@@ -375,7 +376,8 @@ pub(crate) fn requeue(
     global::publish();
 }
 
-/// Returns whether a ready thread is more urgent than `level`, or with `equal` at least as urgent.
+/// Returns whether a ready thread is more urgent than `level`; with `equal`, whether a ready thread
+/// is at least as urgent.
 pub(crate) fn is_overtaken(level: Level, equal: bool) -> bool {
-    ready() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
+    ready_levels() & (level.more_urgent_bits() | if equal { level.bit() } else { 0 }) != 0
 }

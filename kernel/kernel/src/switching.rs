@@ -157,7 +157,7 @@ impl ThreadRunner<'_> {
             trace::enter_user(&thread, &space);
             let trap = thread.context.run();
             hart::clear_in_user(self.index);
-            trace::leave_user(&thread, &space, trap.suspends());
+            trace::leave_user(&thread, &space, trap.trace_state());
             match self.handle_trap(trap, thread, &space) {
                 AfterTrap::Resume(resumed) => thread = resumed,
                 AfterTrap::Left => return None,
@@ -196,7 +196,7 @@ impl ThreadRunner<'_> {
         {
             run_queue::push_front
         } else {
-            if thread.grace != 0 {
+            if thread.grace_end != 0 {
                 // The work for which the thread should have left is no longer ready.
                 thread.end_grace(space);
                 self.set_quantum_end(thread.quantum_end);
@@ -204,7 +204,7 @@ impl ThreadRunner<'_> {
             return None;
         };
         if thread.is_in_grace(space) {
-            self.set_quantum_end(thread.grace);
+            self.set_quantum_end(thread.grace_end);
             return None;
         }
         thread.end_grace(space);

@@ -14,7 +14,7 @@ use core::task::Waker;
 use crate::chaos;
 use crate::memory::OutOfMemory;
 
-/// Capacity that is kept when no timer is left; memory beyond it is freed.
+/// Number of timers for which memory is kept when no timer is left; memory beyond it is freed.
 const MIN_CAPACITY: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,11 +175,11 @@ impl Timers {
     fn sift_down(&mut self, mut position: usize) {
         loop {
             let left = 2 * position + 1;
-            let least = [left, left + 1]
+            let child = [left, left + 1]
                 .into_iter()
                 .filter(|child| *child < self.heap.len())
                 .min_by_key(|child| self.heap[*child]);
-            match least {
+            match child {
                 Some(child) if self.heap[child] < self.heap[position] => {
                     self.swap(position, child);
                     position = child;

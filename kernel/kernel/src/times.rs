@@ -1,8 +1,8 @@
 //! Accounts for each hart's time: the time of threads by level, and the idle time. The remaining
 //! time belongs to kernel coroutines.
 //!
-//! A hart records its own activity, and reads the clock only if the activity changes, which
-//! excludes a switch between threads of one level. The choice of the next thread is charged to the
+//! A hart records its own activity, and reads the clock only if the activity changes. So a switch
+//! between threads of one level reads no clock. The choice of the next thread is charged to the
 //! previous thread.
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,9 @@ const ACTIVITIES: usize = KERNEL as usize + 1;
 /// Time of a hart by activity. Only the hart itself writes; other harts may see a part of a change.
 pub(crate) struct Times {
     activity: AtomicU8,
+    /// Time at which the activity began, in ticks.
     since: AtomicU64,
+    /// Ticks of each activity before that time.
     ticks: [AtomicU64; ACTIVITIES],
 }
 
@@ -52,8 +54,8 @@ impl Times {
         self.activity.store(activity, Relaxed);
     }
 
-    /// Returns the status of the hart, which runs a thread of this process, including the time of
-    /// the current activity.
+    /// Returns the status of the hart, including the time of the current activity. `process` is the
+    /// number of the process whose thread the hart runs, or 0.
     pub(crate) fn status(&self, process: usize) -> HartStatus {
         let mut ticks = core::array::from_fn(|level| self.ticks[level].load(Relaxed));
         let (activity, since) = (self.activity.load(Relaxed), self.since.load(Relaxed));

@@ -4,10 +4,10 @@
 //! records in a ring that is allocated while booting, and [`print`] writes them to the console when
 //! the machine is about to end. `os-runner trace` draws a timeline from them.
 //!
-//! The states are those of the papers: created, ready, running, blocked, suspended, ended;
-//! suspension is by an interrupt or by an exception. Changes of kernel coroutines come from the
-//! scheduler (`Host::changed`), those of threads from `switching.rs` and `run_queue.rs`, those of
-//! user coroutines from the page that the vDSO writes to.
+//! The states are those of the papers on SharedScheduler: created, ready, running, blocked,
+//! suspended, ended; suspension is by an interrupt or by an exception. Changes of kernel coroutines
+//! come from the scheduler (`Host::changed`), those of threads from `switching.rs` and
+//! `run_queue.rs`, those of user coroutines from the page that the vDSO writes to.
 //!
 //! While tracing is off, a change costs a load. While it is on, a record takes the lock of its
 //! hart's ring, which other harts take only for changes of user coroutines; no memory is allocated.
@@ -28,6 +28,7 @@ use crate::memory::space::AddressSpace;
 use crate::process::Thread;
 use crate::{MAX_HARTS, clock, hart, println};
 
+/// Number of records per hart if the command line contains only `trace`.
 pub(crate) const DEFAULT_RECORDS: usize = 4096;
 /// Maximum number of records per hart: 512 KiB.
 const MAX_RECORDS: usize = 16_384;
@@ -68,7 +69,7 @@ pub(crate) enum Purpose {
     Switching,
     /// Supervises the first program.
     Supervisor,
-    /// Ends the remaining processes of shares that are over.
+    /// Ends the remaining processes of ended shares.
     Reaper,
     /// Executes a system call with this number for this process.
     Call { process: usize, number: usize },
@@ -102,6 +103,7 @@ struct Ring {
     count: usize,
 }
 
+/// True while tracing is on.
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// Number of state changes that did not fit into the pages of programs.
@@ -213,8 +215,8 @@ fn collect(thread: &Thread, space: &AddressSpace) {
         page.store(entry + 2, 0);
         *read += 1;
         let hart = usize::from(change.hart);
-        let exists = hart < hart::online().len();
-        let ring = if exists { hart } else { hart_index() };
+        let has_hart = hart < hart::online().len();
+        let ring = if has_hart { hart } else { hart_index() };
         RINGS[ring].lock().add(record);
     }
     let lost = page.load(user::LOST).min(u64::from(u32::MAX));

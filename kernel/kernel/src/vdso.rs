@@ -21,6 +21,7 @@ use crate::memory::{OutOfMemory, PAGE};
 
 /// Name of the image in the archive.
 pub(crate) const NAME: &str = "vdso";
+/// Maximum size of the image in memory, in bytes.
 const MAX_SIZE: usize = 1 << 20;
 
 // Tags of the dynamic section, and the only permitted kind of relocation.
@@ -71,7 +72,7 @@ pub(crate) fn init(file: &[u8]) -> Result<(), VdsoError> {
     for segment in elf.segments() {
         let segment = segment.map_err(|_| VdsoError::Malformed("a segment is not in the file"))?;
         let end = segment.start + segment.len;
-        if end > MAX_SIZE || (segment.write && segment.execute) {
+        if end > MAX_SIZE || (segment.is_writable && segment.is_executable) {
             return Err(VdsoError::Malformed(
                 "a segment is too large, or writable code",
             ));
@@ -149,9 +150,9 @@ impl Tables {
             let symbol = self.symbols.checked_add(24 * n)?;
             let text = self.strings.checked_add(word(bytes, symbol)?)?;
             let rest = bytes.get(text..)?.strip_prefix(name.as_bytes())?;
-            let defined = bytes.get(symbol + 6..symbol + 8)? != [0, 0];
+            let is_defined = bytes.get(symbol + 6..symbol + 8)? != [0, 0];
             let value = double(bytes, symbol + 8)? as usize;
-            (defined && rest.first() == Some(&0) && value < bytes.len()).then_some(value)
+            (is_defined && rest.first() == Some(&0) && value < bytes.len()).then_some(value)
         })
     }
 
@@ -164,12 +165,12 @@ impl Tables {
                 return Err(VdsoError::Malformed("a relocation is not relative"));
             };
             let target = target as usize;
-            let writable = |segment: &Segment<'_>| {
-                segment.write
+            let is_writable_data = |segment: &Segment<'_>| {
+                segment.is_writable
                     && target >= segment.start
                     && target.saturating_add(8) <= segment.start + segment.len
             };
-            if !segments.iter().any(writable) {
+            if !segments.iter().any(is_writable_data) {
                 return Err(VdsoError::Malformed("a relocation is not in data"));
             }
             let address = (layout::VDSO as u64).wrapping_add(addend);
@@ -185,21 +186,24 @@ fn pages(bytes: &[u8], segments: &[Segment<'_>]) -> Result<Vec<Page>, VdsoError>
         let covers = |segment: &&Segment<'_>| {
             segment.start < offset + PAGE && segment.start + segment.len > offset
         };
-        let execute = segments
+        let is_executable = segments
             .iter()
             .filter(covers)
-            .any(|segment| segment.execute);
-        let write = segments.iter().filter(covers).any(|segment| segment.write);
-        let shared = match (execute, write) {
+            .any(|segment| segment.is_executable);
+        let is_writable = segments
+            .iter()
+            .filter(covers)
+            .any(|segment| segment.is_writable);
+        let shared = match (is_executable, is_writable) {
             (true, true) => return Err(VdsoError::Malformed("a page is code and data")),
             (_, true) => None,
-            (execute, false) => {
+            (is_executable, false) => {
                 let contents = &bytes[offset..offset + PAGE];
                 let frame = Frame::with(contents).map_err(|_| VdsoError::OutOfMemory)?;
                 let text = Mapping::USER_TEXT;
                 Some((
                     frame,
-                    if execute {
+                    if is_executable {
                         text
                     } else {
                         Mapping::USER_CONSTANTS

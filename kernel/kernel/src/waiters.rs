@@ -45,7 +45,7 @@ impl Waiters {
     }
 
     /// Takes all waiters, which the caller wakes after it has released the lock.
-    #[must_use = "they are to be woken"]
+    #[must_use = "the waiters must be woken"]
     pub(crate) fn take(&mut self) -> Waiters {
         core::mem::replace(self, Waiters::new())
     }
@@ -113,8 +113,8 @@ impl<T: Urgent, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for WaitUntilUr
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let this = self.get_mut();
         let mut data = this.lock.lock();
-        if let Some(found) = (this.condition)(&mut data) {
-            return Poll::Ready(found);
+        if let Some(result) = (this.condition)(&mut data) {
+            return Poll::Ready(result);
         }
         data.waiters().add(cx.waker());
         // The waiter is polled again when its level changes.
@@ -154,8 +154,8 @@ impl<T: Awaited, R, F: FnMut(&mut T) -> Option<R> + Unpin> Future for WaitUntil<
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let this = self.get_mut();
         let mut data = this.lock.lock();
-        if let Some(found) = (this.condition)(&mut data) {
-            return Poll::Ready(found);
+        if let Some(result) = (this.condition)(&mut data) {
+            return Poll::Ready(result);
         }
         data.waiters().add(cx.waker());
         drop(data);

@@ -19,14 +19,14 @@ pub fn enter() {
     critical.store(critical.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// Ends the section. If the kernel has requested that the thread yields, calls `call`, which makes
-/// any system call; the kernel then chooses the next thread.
+/// Ends the section. If the kernel has requested that the thread yields, calls `call`, which must
+/// make a system call, no matter which; the kernel then chooses the next thread.
 #[inline]
 pub fn leave(call: impl FnOnce()) {
     let critical = line(CRITICAL);
-    let left = critical.load(Relaxed).wrapping_sub(1);
-    critical.store(left, Relaxed);
-    if left == 0 && line(YIELD_REQUESTED).load(Relaxed) != 0 {
+    let depth = critical.load(Relaxed).wrapping_sub(1);
+    critical.store(depth, Relaxed);
+    if depth == 0 && line(YIELD_REQUESTED).load(Relaxed) != 0 {
         yield_hart(call);
     }
 }

@@ -16,13 +16,15 @@ const PUBLISHED_RING: f64 = 1097.0;
 /// Configurations in which the cost of a request is measured: the number of connections, and the
 /// order n of the n × n matrices.
 const REQUESTS: [(u32, u32); 2] = [(1, 1), (16, 8)];
-/// How long requests are counted, in virtual milliseconds. Under `-icount` a virtual millisecond is
-/// a million instructions.
+/// Time for which requests are counted, in virtual milliseconds. Under `-icount` a virtual
+/// millisecond is a million instructions.
 const MILLIS: u32 = 100;
 /// Index, in the line `matrix: …`, of the word that holds the time of a request in nanoseconds. An
 /// instruction takes one nanosecond.
 const NANOS: usize = 17;
+/// Number of runs of the ring by the host's clock.
 const RINGS: usize = 5;
+/// Time limit of a machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The numbers of one name, in ascending order.

@@ -60,21 +60,23 @@ pub(crate) fn invalid_programs(file: &[u8]) -> Vec<(String, Vec<u8>)> {
         change(&mut file);
         (format!("wrong-{name}"), file)
     };
-    let at = |offset: usize, value: u64| move |file: &mut Vec<u8>| set_double(file, offset, value);
+    let set = |offset: usize, value: u64| move |file: &mut Vec<u8>| set_double(file, offset, value);
     vec![
         copy("empty", &|file| file.clear()),
         copy("truncated", &|file| file.truncate(file.len() / 2)),
         copy("header", &|file| file[CLASS] = 1),
-        copy("unaligned", &at(first + ADDRESS, start + 16)),
-        copy("overlap", &at(last + ADDRESS, start)),
+        copy("unaligned", &set(first + ADDRESS, start + 16)),
+        copy("overlap", &set(last + ADDRESS, start)),
         copy("writable", &|file| *file = with_writable_text(file.clone())),
-        copy("place", &at(last + ADDRESS, 0x31_0000_0000)),
-        copy("wrap", &at(last + ADDRESS, !0xfff)),
-        copy("huge", &at(last + MEMORY_SIZE, 0x0800_0000)),
-        copy("entry", &at(ENTRY, 0xffff_ffc0_8020_0000)),
+        copy("place", &set(last + ADDRESS, 0x31_0000_0000)),
+        copy("wrap", &set(last + ADDRESS, !0xfff)),
+        copy("huge", &set(last + MEMORY_SIZE, 0x0800_0000)),
+        copy("entry", &set(ENTRY, 0xffff_ffc0_8020_0000)),
     ]
 }
 
+/// Returns the file with the last letter of a symbol's name replaced, so that the symbol is
+/// missing.
 pub(crate) fn without_symbol(mut file: Vec<u8>, name: &str) -> Vec<u8> {
     let len = name.len();
     let mut at = 0;

@@ -198,7 +198,7 @@ struct Trace {
     /// The program
     #[arg(default_value = "traced")]
     program: String,
-    /// Its argument
+    /// The argument of the program
     argument: Option<String>,
 }
 
@@ -212,7 +212,7 @@ fn forward(text: &str) -> Result<qemu::Network, String> {
     let ports = ports.and_then(|(port, to)| Some((port.parse().ok()?, to.parse().ok()?)));
     match ports {
         Some((port @ 1.., to @ 1..)) => Ok(qemu::Network::ForwardedTo { port, to }),
-        _ => Err("name two ports, that of this host first: 5007:7".to_owned()),
+        _ => Err("write two ports, first the port of this host: 5007:7".to_owned()),
     }
 }
 
@@ -222,7 +222,7 @@ fn named_file(text: &str) -> Result<(PathBuf, String), String> {
         Some((file, name)) if !file.is_empty() && !name.is_empty() => {
             Ok((file.into(), name.to_owned()))
         }
-        _ => Err("name a file and its name on the disk: notes.txt=notes/today".to_owned()),
+        _ => Err("write a file and its name on the disk: notes.txt=notes/today".to_owned()),
     }
 }
 
@@ -261,7 +261,7 @@ fn evaluate(args: Evaluate) -> Result<ExitCode, String> {
         (args.part.profile, Selection::Profile(args.sources)),
         (args.part.draw, Selection::Draw),
     ];
-    let selection = flags.into_iter().find(|(given, _)| *given);
+    let selection = flags.into_iter().find(|(is_given, _)| *is_given);
     let selection = selection.map_or(Selection::All, |(_, selection)| selection);
     let folder = if args.docs {
         "../docs/kernel-evaluation"
@@ -362,8 +362,8 @@ fn show_trace(args: &Trace) -> Result<ExitCode, String> {
         .ok_or_else(|| format!("{}\nthe machine has printed no trace", outcome.output))?;
     match &args.svg {
         Some(file) => {
-            let drawn = std::fs::write(file, svg::draw(program, &trace));
-            drawn.map_err(|error| format!("{}: {error}", file.display()))?;
+            let written = std::fs::write(file, svg::draw(program, &trace));
+            written.map_err(|error| format!("{}: {error}", file.display()))?;
             println!("{}", file.display());
         }
         None if args.json => println!("{}", timeline::json(&trace)),

@@ -72,14 +72,14 @@ pub(crate) enum Network {
     /// `Forwarded` for TCP and UDP. Frames may leave the network, because QEMU drops the datagrams
     /// that return through a restricted network.
     ForwardedDatagrams(u16),
-    /// `Forwarded` for consecutive ports, of which each `of_server` lead to one port of the
-    /// machine, from 7000 on. QEMU's backlog at a forwarded port is one connection, so most of
-    /// several simultaneous connections would be lost on the host and retried after 1, 3, 7 and 15
-    /// seconds.
+    /// `Forwarded` for consecutive ports. Each group of `ports_per_server` ports leads to one port
+    /// of the machine, from 7000 on. QEMU's backlog at a forwarded port is one connection, so most
+    /// of several simultaneous connections would be lost on the host and retried after 1, 3, 7 and
+    /// 15 seconds.
     Served {
         first: u16,
         count: u16,
-        of_server: u16,
+        ports_per_server: u16,
     },
     /// A network of two peers: each frame is a datagram between these ports of 127.0.0.1.
     Wire {
@@ -98,7 +98,7 @@ pub(crate) struct Outcome {
     pub(crate) state: Option<String>,
     /// Frames of the network card, if the machine has a peer.
     pub(crate) record: Option<Vec<u8>>,
-    pub(crate) took: Duration,
+    pub(crate) duration: Duration,
 }
 
 /// Returns the QEMU command for a machine, without options for console and monitor. By default both
@@ -128,8 +128,8 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
         .arg("-initrd")
         .arg(&image.archive)
         .args(["-append", &arguments]);
-    let legacy = machine.network == Network::Legacy;
-    command.args(["-global", &format!("virtio-mmio.force-legacy={legacy}")]);
+    let is_legacy = machine.network == Network::Legacy;
+    command.args(["-global", &format!("virtio-mmio.force-legacy={is_legacy}")]);
     if machine.network != Network::No {
         let network = match machine.network {
             Network::Forwarded(port) => {
@@ -145,10 +145,10 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             Network::Served {
                 first,
                 count,
-                of_server,
+                ports_per_server,
             } => {
                 let forward = |n| {
-                    let (port, to) = (first + n, 7000 + n / of_server);
+                    let (port, to) = (first + n, 7000 + n / ports_per_server);
                     format!(",hostfwd=tcp:127.0.0.1:{port}-:{to}")
                 };
                 let all: String = (0..count).map(forward).collect();
@@ -160,7 +160,7 @@ pub(crate) fn command(image: &Image, machine: &Machine, disk: Option<&Path>) -> 
             _ => "user,restrict=on".to_owned(),
         };
         command.args(["-netdev", &format!("{network},id=net")]);
-        let events = if legacy { "off" } else { "on" };
+        let events = if is_legacy { "off" } else { "on" };
         let device = format!("virtio-net-device,netdev=net,event_idx={events}");
         command.args(["-device", &device]);
     }
@@ -264,7 +264,7 @@ pub(crate) fn run_on(
         end: describe_end(end, limit),
         state,
         record: std::fs::read(&record.0).ok().filter(|_| is_recorded),
-        took: start.elapsed(),
+        duration: start.elapsed(),
     })
 }
 
@@ -313,16 +313,20 @@ mod tests {
         let threads: Vec<_> = (0..4 * cpus)
             .map(|_| std::thread::spawn(compute(is_over.clone())))
             .collect();
-        let mut seen = Duration::ZERO;
-        while seen < Duration::from_millis(20) && before.elapsed() < Duration::from_secs(60) {
+        let mut longest_wait = Duration::ZERO;
+        while longest_wait < Duration::from_millis(20) && before.elapsed() < Duration::from_secs(60)
+        {
             std::thread::sleep(Duration::from_millis(10));
-            seen = cpu_wait(std::process::id());
+            longest_wait = cpu_wait(std::process::id());
         }
         is_over.store(true, Relaxed);
         threads
             .into_iter()
             .for_each(|thread| thread.join().expect("the thread computes"));
-        assert!(seen >= Duration::from_millis(20), "{seen:?}");
+        assert!(
+            longest_wait >= Duration::from_millis(20),
+            "the longest wait for a CPU is {longest_wait:?}"
+        );
         assert_eq!(cpu_wait(u32::MAX), Duration::ZERO);
     }
 }

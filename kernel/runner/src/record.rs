@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Shortest legitimate delay of a retransmission, in microseconds.
+/// Shortest legitimate delay of a retransmission, in microseconds: half of the shortest time-out.
 const MIN_RETRANSMIT_MICROS: u64 = 500_000;
 /// Lengths of the headers of the file and of each frame, in bytes.
 const FILE_HEADER: usize = 24;

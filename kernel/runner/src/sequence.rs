@@ -2,8 +2,8 @@
 //!
 //! Coroutine 1 is `main`, 2 is `urgent`, 3 is `patient`; the coroutines of the kernel execute their
 //! calls. `urgent` waits asynchronously, so `patient` runs, is interrupted by the timer, and
-//! continues in its thread until it yields. Its own call waits synchronously, which suspends it by
-//! an exception.
+//! continues in its thread until it yields. The own call of `patient` waits synchronously, which
+//! suspends `patient` by an exception.
 
 /// State, level and name of each change.
 pub(crate) const TRACED: &[&str] = &[

@@ -115,8 +115,8 @@ pub(crate) fn section<'a>(elf: &'a [u8], name: &str) -> &'a [u8] {
             let offset = names.checked_add(section.name);
             offset.and_then(|offset| text(elf, offset)).as_deref() == Some(name)
         };
-        let found = sections(elf).find(has_name)?;
-        elf.get(found.start..found.start.checked_add(found.len)?)
+        let section = sections(elf).find(has_name)?;
+        elf.get(section.start..section.start.checked_add(section.len)?)
     };
     read().unwrap_or_default()
 }
@@ -127,6 +127,7 @@ struct Section {
     kind: usize,
     start: usize,
     len: usize,
+    /// Index of another section to which this section refers.
     link: usize,
 }
 
@@ -189,16 +190,16 @@ mod tests {
 
     #[test]
     fn a_program_has_symbols() {
-        let this = std::env::current_exe().and_then(std::fs::read);
-        let symbols = symbols(&this.unwrap_or_default());
+        let executable = std::env::current_exe().and_then(std::fs::read);
+        let symbols = symbols(&executable.unwrap_or_default());
         assert!(symbols.iter().any(|(_, name)| name.contains("symbols")));
     }
 
     #[test]
     fn sections_are_found_by_name() {
-        let this = std::env::current_exe().and_then(std::fs::read);
-        let this = this.unwrap_or_default();
-        assert!(!section(&this, ".text").is_empty());
-        assert!(section(&this, ".none").is_empty() && section(b"", ".text").is_empty());
+        let executable = std::env::current_exe().and_then(std::fs::read);
+        let executable = executable.unwrap_or_default();
+        assert!(!section(&executable, ".text").is_empty());
+        assert!(section(&executable, ".none").is_empty() && section(b"", ".text").is_empty());
     }
 }

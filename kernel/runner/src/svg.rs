@@ -186,8 +186,8 @@ impl Drawing<'_> {
                 .iter()
                 .find(|(letter, ..)| *letter == activity && begin < end);
             if let Some((_, name, colour)) = known {
-                let took = number::micros(micros(self.trace, end - begin));
-                self.mark(hart, (begin, end), colour, &format!("{name}, {took}"));
+                let duration = number::micros(micros(self.trace, end - begin));
+                self.mark(hart, (begin, end), colour, &format!("{name}, {duration}"));
             }
         }
     }
@@ -206,9 +206,9 @@ impl Drawing<'_> {
                 continue;
             };
             let at = micros(self.trace, record.time - self.first);
-            let took = number::micros(micros(self.trace, end - record.time));
+            let duration = number::micros(micros(self.trace, end - record.time));
             let (hart, level) = (record.hart, record.level);
-            let tooltip = format!("{at:.1} µs, hart {hart}, level {level}: {state}, {took}");
+            let tooltip = format!("{at:.1} µs, hart {hart}, level {level}: {state}, {duration}");
             self.mark(row, (record.time, end), colour, &tooltip);
         }
     }
@@ -278,6 +278,7 @@ mod tests {
         }
         output += "trace: end 0\n";
         let drawing = draw("many", &parse(&output).expect("the output is a trace"));
+        // There are 99 rows, and 60 of them are drawn.
         assert!(drawing.contains("the 39 rows that change least are omitted"));
         assert!(drawing.contains("thread 99.0") && !drawing.contains("thread 1.0"));
     }

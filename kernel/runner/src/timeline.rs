@@ -6,6 +6,7 @@ use crate::trace::{Kind, Record, STATES, Trace};
 
 /// Width of a lane, in characters.
 const LANE: usize = 100;
+/// Width of the column of a hart, in characters.
 const COLUMN: usize = 34;
 
 /// Converts ticks of a trace to microseconds.

@@ -47,6 +47,7 @@ pub(crate) struct Trace {
     pub(crate) lost: u64,
 }
 
+/// Letters of the states, and their names.
 pub(crate) const STATES: [(char, &str); 7] = [
     ('C', "created"),
     ('r', "ready"),
@@ -172,6 +173,7 @@ fn short(id: u64) -> String {
     }
 }
 
+/// Sets the name of the subject, and the flags that depend on the purpose of a kernel coroutine.
 fn name(record: &mut Record, names: &HashMap<u64, (u32, u16)>) {
     let id = short(record.id);
     record.subject = match (record.kind, names.get(&record.id)) {
@@ -182,7 +184,8 @@ fn name(record: &mut Record, names: &HashMap<u64, (u32, u16)>) {
             record.is_switching = true;
             format!("switching {id}")
         }
-        (Kind::Kernel, Some((0, _))) => "supervisor".to_owned(),
+        (Kind::Kernel, Some((0, 1))) => "supervisor".to_owned(),
+        (Kind::Kernel, Some((0, _))) => "reaper".to_owned(),
         (Kind::Kernel, Some((process, call))) => {
             record.is_call = true;
             let call = call_name(*call);

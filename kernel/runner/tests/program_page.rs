@@ -18,7 +18,8 @@ fn the_page_shows_the_program_of_the_tree() {
         .split_once("```rust\n")
         .expect("the page shows a program");
     let (shown, _) = rest.split_once("```\n").expect("the program has an end");
-    let program = fs::read_to_string(root().join("../user/src/bin/hello.rs")).expect("readable");
+    let program = fs::read_to_string(root().join("../user/src/bin/hello.rs"))
+        .expect("the program is readable");
     assert_eq!(
         shown, program,
         "copy kernel/user/src/bin/hello.rs to the page"
@@ -39,5 +40,5 @@ fn the_page_shows_commands_of_the_shell() {
         assert!(is_program || is_command, "`{line}`: no such command");
         count += 1;
     }
-    assert!(count > 10, "{count} commands");
+    assert!(count > 10, "the page shows only {count} commands");
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn os() -> &'static Path {
+fn kernel_folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the runner is a folder of kernel/")
@@ -37,8 +37,9 @@ fn has_unsafe(source: &str) -> bool {
 
 /// Returns the modules that the table under the heading names. Its columns are folder, names and
 /// reason.
-fn named() -> BTreeSet<String> {
-    let page = fs::read_to_string(os().join("../docs/kernel.md")).expect("docs/kernel.md");
+fn documented_modules() -> BTreeSet<String> {
+    let page =
+        fs::read_to_string(kernel_folder().join("../docs/kernel.md")).expect("docs/kernel.md");
     let (_, section) = page
         .split_once("## Where `unsafe` is")
         .expect("docs/kernel.md says where `unsafe` is");
@@ -59,28 +60,28 @@ fn named() -> BTreeSet<String> {
 
 #[test]
 fn unsafe_code_is_in_the_modules_that_the_documentation_names() {
-    let mut found = BTreeSet::new();
-    for file in rust_files(os()) {
+    let mut modules = BTreeSet::new();
+    for file in rust_files(kernel_folder()) {
         // This test contains the word itself.
         if file.ends_with(file!().rsplit('/').next().unwrap_or_default()) {
             continue;
         }
         let source = fs::read_to_string(&file).expect("a source file");
         if has_unsafe(&source) {
-            let path = file.strip_prefix(os()).expect("below kernel/");
-            found.insert(path.to_string_lossy().into_owned());
+            let path = file.strip_prefix(kernel_folder()).expect("below kernel/");
+            modules.insert(path.to_string_lossy().into_owned());
         }
     }
-    let named = named();
-    let not_named: Vec<_> = found.difference(&named).collect();
+    let documented = documented_modules();
+    let undocumented: Vec<_> = modules.difference(&documented).collect();
     assert!(
-        not_named.is_empty(),
-        "`unsafe` in {not_named:?}: do without, or name them in docs/kernel.md and say why"
+        undocumented.is_empty(),
+        "`unsafe` in {undocumented:?}: remove it, or add these modules to docs/kernel.md with the reason"
     );
-    let safe: Vec<_> = named.difference(&found).collect();
+    let safe: Vec<_> = documented.difference(&modules).collect();
     assert!(
         safe.is_empty(),
-        "no `unsafe` in {safe:?}: take them out of the table of docs/kernel.md"
+        "no `unsafe` in {safe:?}: remove these modules from the table of docs/kernel.md"
     );
 }
 

@@ -39,12 +39,12 @@ pub struct Cpu {
 /// [`Error::TooMany`] threads, [`Error::OutOfMemory`].
 pub fn alloc_cpu() -> Result<Cpu, Error> {
     let released = Arc::new(AtomicBool::new(false));
-    let seen = released.clone();
+    let stop = released.clone();
     let thread = thread::spawn(move || {
         if vdso::upshift_serve() == 0 {
             return false;
         }
-        serve(|| seen.load(Relaxed));
+        serve(|| stop.load(Relaxed));
         vdso::upshift_release() != 0
     })?;
     Ok(Cpu { released, thread })
@@ -60,6 +60,7 @@ impl Cpu {
     pub fn release(self) -> Result<(), Error> {
         self.released.store(true, SeqCst);
         let line = self.thread.number() % MAX_THREADS;
+        // Level 62 is the least urgent level that a thread can have.
         sys::unpark(line, 62)?;
         if self.thread.join()? {
             Ok(())

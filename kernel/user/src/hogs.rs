@@ -1,4 +1,4 @@
-//! Threads that compute on all harts, for tests of more and less urgent work. They end when a test
+//! Hogs: threads that compute on all harts, for tests of urgent work. They end when a test
 //! stops them, or when their time limit has passed. The limit is long enough that, for any number
 //! of harts and any speed of the machine, reaching it is a failure.
 
@@ -18,19 +18,20 @@ pub struct Hogs {
     over: Arc<AtomicBool>,
 }
 
-/// Number of these threads: more than a machine has harts.
+/// Number of hogs: more than a machine has harts.
 pub const COUNT: usize = 9;
-/// Time limit of these threads, in seconds.
+/// Time limit of the hogs, in seconds.
 pub const LIMIT_SECONDS: u64 = 20;
 
-/// Longest time that counts between two checks, in milliseconds. Otherwise a host that is stopped
-/// during a test would look like a machine without progress.
+/// Longest time that counts between two checks, in milliseconds. Without this limit, a host that is
+/// stopped during a test would look like a machine without progress.
 const MAX_STEP_MILLIS: u64 = 100;
 
-/// Limit of the time in which the machine runs.
+/// A time limit that counts only the time in which the machine runs.
 pub struct RunTimeLimit {
+    /// Clock at the last check, in ticks.
     last_check: u64,
-    left: u64,
+    ticks_left: u64,
 }
 
 impl RunTimeLimit {
@@ -39,18 +40,19 @@ impl RunTimeLimit {
     pub fn seconds(seconds: u64) -> RunTimeLimit {
         RunTimeLimit {
             last_check: now(),
-            left: seconds * ticks_per_second(),
+            ticks_left: seconds * ticks_per_second(),
         }
     }
 
-    /// Returns whether the time has passed. Must be called repeatedly.
+    /// Returns whether the time has passed. Must be called often, because of a longer interval only
+    /// 100 ms count.
     #[must_use]
     pub fn is_over(&mut self) -> bool {
         let since = core::mem::replace(&mut self.last_check, now());
         let passed = self.last_check.saturating_sub(since);
         let max_step = MAX_STEP_MILLIS * ticks_per_second() / 1_000;
-        self.left = self.left.saturating_sub(passed.min(max_step));
-        self.left == 0
+        self.ticks_left = self.ticks_left.saturating_sub(passed.min(max_step));
+        self.ticks_left == 0
     }
 }
 
@@ -99,7 +101,7 @@ impl Hogs {
     /// # Errors
     /// The hogs were not stopped in time.
     pub async fn join(self) -> Outcome {
-        // A join lends the level of the test, so the hogs must be stopped first.
+        // A join lends the level of the test to the hogs, so they must be stopped first.
         let mut limit = RunTimeLimit::seconds(2 * LIMIT_SECONDS);
         while !self.over.load(SeqCst) && !limit.is_over() {
             sleep(1_000).await;

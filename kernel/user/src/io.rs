@@ -1,8 +1,8 @@
-//! Writes text to descriptor 1.
+//! Writes text to descriptors, and lines to descriptor 1.
 
 use core::fmt;
 
-/// Descriptor to which text is written.
+/// A descriptor to which text is written.
 pub struct Output(pub usize);
 
 impl fmt::Write for Output {

@@ -24,6 +24,7 @@ use os_pages::line;
 /// Word of an unlocked mutex; other values: see `os_abi::thread`.
 const FREE: u32 = 0;
 
+/// Waits while the word has this value. Returns false if the deadline has passed.
 fn wait(word: &AtomicU32, value: u32, deadline: u64) -> bool {
     let address = core::ptr::from_ref(word) as usize;
     let answer = sys::futex_wait(address, value as usize, deadline as usize);
@@ -62,7 +63,7 @@ impl<T> Mutex<T> {
 
     /// Waits until the lock is free, and acquires it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        if self.try_take().is_err() {
+        if self.try_set_holder().is_err() {
             self.lock_slow();
         }
         MutexGuard { mutex: self }
@@ -70,10 +71,12 @@ impl<T> Mutex<T> {
 
     /// Acquires the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.try_take().is_ok().then(|| MutexGuard { mutex: self })
+        self.try_set_holder()
+            .is_ok()
+            .then(|| MutexGuard { mutex: self })
     }
 
-    fn try_take(&self) -> Result<u32, u32> {
+    fn try_set_holder(&self) -> Result<u32, u32> {
         self.state
             .compare_exchange(FREE, holder_word(), Acquire, Relaxed)
     }
@@ -101,9 +104,9 @@ impl<T> Mutex<T> {
     fn unlock(&self) {
         // The kernel may mark the word as contended at any time.
         let seen = self.state.load(Relaxed);
-        let free = seen & CONTENDED == 0
+        let is_unlocked = seen & CONTENDED == 0
             && (self.state.compare_exchange(seen, FREE, Release, Relaxed)).is_ok();
-        if !free {
+        if !is_unlocked {
             let _ = sys::futex_unlock(self.address());
         }
     }

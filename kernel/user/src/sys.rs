@@ -31,8 +31,8 @@ pub(crate) fn raw_pair(
     coroutine: usize,
 ) -> (Result<isize, Error>, isize) {
     let mut answer = ecall(number, arguments, coroutine);
-    // Chaos makes a part of the calls fail for lack of memory; a repeated call succeeds unless the
-    // memory is exhausted.
+    // Chaos, the kernel's fault injection, makes a part of the calls fail for lack of memory. A
+    // repeated call succeeds unless the memory is exhausted.
     for _ in 0..32 {
         if answer.0 != Err(Error::OutOfMemory) || !has_chaos() {
             break;
@@ -42,7 +42,7 @@ pub(crate) fn raw_pair(
     answer
 }
 
-/// Returns whether the kernel of this machine causes disturbances.
+/// Returns whether the kernel injects faults (chaos).
 #[must_use]
 pub fn has_chaos() -> bool {
     os_pages::shared(CHAOS).load(Relaxed) != 0
@@ -100,7 +100,7 @@ macro_rules! stubs {
 
 system_calls!(stubs);
 
-/// A call that may wait, before a form is chosen.
+/// A call that may wait, before its form (synchronous or asynchronous) is chosen.
 #[derive(Clone, Copy)]
 pub struct Request {
     pub(crate) number: usize,

@@ -56,6 +56,7 @@ struct ThreadRecord {
     ended: Arc<AtomicBool>,
 }
 
+/// Stacks that no thread uses.
 static STACKS: SpinLock<Vec<Stack>> = SpinLock::new(Vec::new());
 /// Threads whose handles were dropped.
 static DETACHED: SpinLock<Vec<ThreadRecord>> = SpinLock::new(Vec::new());
@@ -99,10 +100,10 @@ fn join_detached() {
     loop {
         let ended = {
             let mut detached = DETACHED.lock();
-            let at = detached
+            let index = detached
                 .iter()
                 .position(|record| record.ended.load(Acquire));
-            at.map(|at| detached.swap_remove(at))
+            index.map(|index| detached.swap_remove(index))
         };
         match ended {
             Some(record) => {

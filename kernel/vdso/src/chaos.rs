@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use os_abi::shared;
 
+/// State of the random number generator; 0 without chaos.
 static STATE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the seed that the kernel has given this process; `None` without chaos.

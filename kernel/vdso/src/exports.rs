@@ -44,7 +44,7 @@ extern "C" fn upshift_init(allocate: u64, release: u64) -> u64 {
 }
 
 /// Makes the calling thread serve another vCPU (`alloc_cpu`). Returns 1, or 0 if there is no
-/// scheduler, if the thread already serves a vCPU, or if there are too many.
+/// scheduler, if the thread already serves a vCPU, or if there are too many vCPUs.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_serve() -> u64 {
     serve()
@@ -71,7 +71,7 @@ fn serve() -> u64 {
 }
 
 /// Retires the calling thread's vCPU: its pinned coroutines are discarded, and the rest migrate to
-/// the other vCPUs. Returns 1 if the thread served a vCPU.
+/// the other vCPUs. Returns 1, or 0 if the thread served none.
 #[unsafe(no_mangle)]
 extern "C" fn upshift_release() -> u64 {
     let Some(server) = server() else { return 0 };

@@ -24,7 +24,7 @@ const YIELD_AFTER: u32 = 50;
 /// Number of spins after which a thread sleeps, so that less urgent threads can run.
 const SLEEP_AFTER: u32 = 100;
 /// Duration of a sleep, in ticks.
-const SLEEP: u64 = 1_000;
+const SLEEP_TICKS: u64 = 1_000;
 
 // SAFETY: `current` returns only the vCPU that the calling thread serves, and only while it exists,
 // because the server in the thread's line owns the thread's executor until the thread retires it.
@@ -83,7 +83,7 @@ unsafe impl Host for VdsoHost {
                 call(number::yield_cpu, 0, 0);
             }
             _ => {
-                call(number::sleep_until, (self.now() + SLEEP) as usize, 0);
+                call(number::sleep_until, (self.now() + SLEEP_TICKS) as usize, 0);
             }
         }
     }
@@ -151,6 +151,7 @@ pub(crate) fn server() -> Option<&'static Server> {
     unsafe { (line(SERVER).load(Relaxed) as *const Server).as_ref() }
 }
 
+/// Ends a critical section.
 #[inline]
 pub(crate) fn leave() {
     critical::leave(|| {

@@ -60,7 +60,7 @@ global_asm!(
     .section .text.entry
     .globl _start
 _start:
-    # a0 = hart id, a1 = device tree for the first to come; the MMU is off:
+    # a0 = hart id, a1 = device tree (of the boot hart); the MMU is off, so
     # addresses are physical
     la      t0, BOOT_CLAIMED
     li      t1, 1
@@ -69,7 +69,8 @@ _start:
     "#,
     #[cfg(any(target_feature = "zba", target_feature = "zbb", target_feature = "zbs"))]
     r#"
-    # The compiler uses bit manipulation (kernel/.cargo/config.toml): is it there?
+    # The compiler uses bit manipulation (kernel/.cargo/config.toml). A processor
+    # without it traps to no_bits here.
     la      t0, no_bits
     csrw    stvec, t0
     .option push
@@ -124,7 +125,8 @@ _start:
     "#,
     #[cfg(any(target_feature = "zba", target_feature = "zbb", target_feature = "zbs"))]
     r#"
-    # It is not: say so, byte by byte, and end the machine with status 2.
+    # The processor lacks bit manipulation. Prints this byte by byte, and ends
+    # the machine with status 2.
     .align 2
 no_bits:
     la      s0, 8f
@@ -173,6 +175,10 @@ fn prepare() {
     csr::enable_sources();
 }
 
+/// Starts the hart with this id as hart number `index`.
+///
+/// # Errors
+/// The firmware's error.
 pub(crate) fn start(hart_id: usize, index: usize) -> Result<(), sbi::SbiError> {
     START_IDS[index].store(hart_id, SeqCst);
     let entry = PhysAddr::of_image(_start as *const () as usize);

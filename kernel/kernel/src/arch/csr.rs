@@ -33,7 +33,7 @@ macro_rules! read {
     }};
 }
 
-/// Returns the ticks of the clock since the machine started. No SBI call.
+/// Returns the ticks of the clock since the machine started, without an SBI call.
 #[inline]
 pub(crate) fn time() -> u64 {
     read!("time") as u64

@@ -28,9 +28,9 @@ use crate::memory::dma::Dma;
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
-/// Size of a stack in bytes, as in the papers.
+/// Size of a stack in bytes.
 const STACK: usize = 4 * 4096;
-/// Size of the saved registers in bytes: ra, s0 to s11.
+/// Size of the saved registers in bytes (ra, s0 to s11), rounded up to the alignment of a stack.
 const SAVED: usize = 14 * 8;
 /// Lowest word of a stack that has not overflowed.
 const CANARY: [u8; 8] = *b"upshift!";
@@ -81,8 +81,8 @@ __begin_thread:
 );
 
 unsafe extern "C" {
-    /// Switches to the stack pointer in `*other`, and stores the current stack pointer there.
-    fn __exchange_stacks(other: *mut usize);
+    /// Switches to the stack pointer in `*saved_sp`, and stores the current stack pointer there.
+    fn __exchange_stacks(saved_sp: *mut usize);
     /// Entry of a thread: calls the address in s1 with s0 as argument.
     fn __begin_thread();
 }
@@ -133,7 +133,7 @@ pub(crate) struct OnThread<F: Future> {
     stacks: Arc<Stacks>,
     /// The stack pointer of the thread while it waits, the stack pointer of the hart while it runs;
     /// 0 before the thread has begun.
-    other: usize,
+    saved_sp: usize,
     /// Context of the current poll.
     context: *mut Context<'static>,
     _pinned: PhantomPinned,
@@ -143,6 +143,8 @@ pub(crate) struct OnThread<F: Future> {
 unsafe impl<F: Future + Send> Send for OnThread<F> where F::Output: Send {}
 
 impl<F: Future> OnThread<F> {
+    /// Creates a future that polls `call` on one of the `stacks`.
+    ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the machine or the share has no memory for a stack.
     pub(crate) fn new(call: F, stacks: Arc<Stacks>) -> Result<OnThread<F>, Error> {
@@ -151,7 +153,7 @@ impl<F: Future> OnThread<F> {
             result: None,
             stack: Some(stacks.take()?),
             stacks,
-            other: 0,
+            saved_sp: 0,
             context: null_mut(),
             _pinned: PhantomPinned,
         })
@@ -167,7 +169,7 @@ impl<F: Future> OnThread<F> {
                 if let Poll::Ready(result) = call.poll(&mut *(*this).context) {
                     (*this).result = Some(result);
                 }
-                __exchange_stacks(&raw mut (*this).other);
+                __exchange_stacks(&raw mut (*this).saved_sp);
             }
         }
     }
@@ -179,7 +181,7 @@ impl<F: Future> Future for OnThread<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         // SAFETY: no field is moved out of `this`.
         let this = unsafe { self.get_unchecked_mut() };
-        if this.other == 0 {
+        if this.saved_sp == 0 {
             let run: extern "C" fn(*mut OnThread<F>) -> ! = OnThread::<F>::run;
             let words = [
                 __begin_thread as *const () as usize,
@@ -192,16 +194,16 @@ impl<F: Future> Future for OnThread<F> {
             let stack = &mut stack.frames;
             let frame = stack.len() - SAVED;
             stack[..CANARY.len()].copy_from_slice(&CANARY);
-            this.other = stack.as_ptr().addr() + frame;
+            this.saved_sp = stack.as_ptr().addr() + frame;
             for (bytes, word) in stack[frame..].chunks_exact_mut(8).zip(words) {
                 bytes.copy_from_slice(&word.to_ne_bytes());
             }
         }
         this.context = (&raw mut *cx).cast();
         let this: *mut OnThread<F> = this;
-        // SAFETY: `other` is the stack pointer that an exchange, or the preparation above, has
+        // SAFETY: `saved_sp` is the stack pointer that an exchange, or the preparation above, has
         // stored there; the thread returns by an exchange, which restores the registers.
-        unsafe { __exchange_stacks(&raw mut (*this).other) };
+        unsafe { __exchange_stacks(&raw mut (*this).saved_sp) };
         // SAFETY: the thread waits for the next exchange, so no other reference is in use.
         let this = unsafe { &mut *this };
         let is_whole = |stack: &Stack| stack.frames[..CANARY.len()] == CANARY;

@@ -16,7 +16,7 @@ use super::csr;
 
 /// A spin lock that masks interrupts of its hart while it is held.
 pub(crate) struct IrqLock<T> {
-    held: AtomicBool,
+    is_held: AtomicBool,
     data: UnsafeCell<T>,
 }
 
@@ -27,22 +27,22 @@ unsafe impl<T: Send> Sync for IrqLock<T> {}
 impl<T> IrqLock<T> {
     pub(crate) const fn new(data: T) -> IrqLock<T> {
         IrqLock {
-            held: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
             data: UnsafeCell::new(data),
         }
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> IrqGuard<'_, T> {
-        let interrupts = csr::interrupts_off();
-        while self.held.swap(true, Acquire) {
-            while self.held.load(Relaxed) {
+        let were_enabled = csr::interrupts_off();
+        while self.is_held.swap(true, Acquire) {
+            while self.is_held.load(Relaxed) {
                 core::hint::spin_loop();
             }
         }
         IrqGuard {
             lock: self,
-            interrupts,
+            were_enabled,
             not_send: PhantomData,
         }
     }
@@ -52,7 +52,8 @@ impl<T> IrqLock<T> {
 /// holds a guard across an `await`.
 pub(crate) struct IrqGuard<'a, T> {
     lock: &'a IrqLock<T>,
-    interrupts: bool,
+    /// Set if interrupts were enabled when the lock was taken.
+    were_enabled: bool,
     not_send: PhantomData<*const ()>,
 }
 
@@ -74,8 +75,8 @@ impl<T> DerefMut for IrqGuard<'_, T> {
 impl<T> Drop for IrqGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.held.store(false, Release);
-        csr::interrupts_restore(self.interrupts);
+        self.lock.is_held.store(false, Release);
+        csr::interrupts_restore(self.were_enabled);
     }
 }
 

@@ -23,7 +23,7 @@ use core::ptr::{read_volatile, write_volatile};
 use crate::memory::PhysAddr;
 
 /// Returns the number of the calling hart: the index of its vCPU, not the hart id of the firmware.
-/// Kept in `tp` from `boot.rs` on.
+/// From `boot.rs` on, `tp` contains this number.
 #[inline]
 pub(crate) fn hart_index() -> usize {
     let index;
@@ -49,9 +49,10 @@ impl<T: Copy> Register<T> {
     /// No value written to the register makes the device access memory other than the memory
     /// allocated for it (`memory/dma.rs`).
     pub(crate) unsafe fn new(address: PhysAddr) -> Option<Register<T>> {
-        let last = address.get().checked_add(size_of::<T>())?;
-        let aligned = address.get().is_multiple_of(align_of::<T>());
-        (last <= crate::memory::DEVICE_END && aligned).then(|| Register(address.direct() as *mut T))
+        let end = address.get().checked_add(size_of::<T>())?;
+        let is_aligned = address.get().is_multiple_of(align_of::<T>());
+        (end <= crate::memory::DEVICE_END && is_aligned)
+            .then(|| Register(address.direct() as *mut T))
     }
 
     pub(crate) fn read(self) -> T {

@@ -4,8 +4,11 @@
 
 use core::arch::asm;
 
+/// Id of the extension for timers.
 const TIME: usize = 0x5449_4d45;
+/// Id of the extension for IPIs.
 const IPI: usize = 0x0073_5049;
+/// Id of the extension that manages the state of harts.
 const HSM: usize = 0x0048_534d;
 
 /// Error word of a call; never 0, which means success.

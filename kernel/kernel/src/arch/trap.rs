@@ -71,7 +71,7 @@ pub(crate) enum Trap {
 
 impl Trap {
     /// Returns the state that the trap puts the program into.
-    pub(crate) fn suspends(self) -> TraceState {
+    pub(crate) fn trace_state(self) -> TraceState {
         match self {
             Trap::Interrupt(_) => TraceState::Interrupted,
             Trap::SystemCall | Trap::Fault(_) => TraceState::Excepted,
@@ -114,7 +114,7 @@ impl UserContext {
         self.registers[9 + n]
     }
 
-    /// Sets a0 to a7.
+    /// Sets the argument register `n`, a0 to a7.
     pub(crate) fn set_argument(&mut self, n: usize, value: usize) {
         self.registers[9 + n] = value;
     }
@@ -184,11 +184,11 @@ impl UserContext {
     /// Enables floating point for the program if the fault may be due to its absence. Returns false
     /// if floating point is already enabled, or the fault has another cause.
     pub(crate) fn enable_float(&mut self, fault: Fault) -> bool {
-        let wants = fault.cause == 2 && self.status & csr::FS == 0;
-        if wants {
+        let may_need_float = fault.cause == 2 && self.status & csr::FS == 0;
+        if may_need_float {
             self.status |= csr::FS_INITIAL;
         }
-        wants
+        may_need_float
     }
 }
 

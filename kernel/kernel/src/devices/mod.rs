@@ -74,9 +74,9 @@ impl NetworkDevice {
 /// calls `function`.
 pub(crate) fn find_disk(machine: &Machine, function: fn(usize)) -> Option<(Disk, InterruptAck)> {
     machine.virtio.iter().find_map(|device| {
-        let found = (Disk::new(*device)?, InterruptAck::new(*device)?);
+        let disk = (Disk::new(*device)?, InterruptAck::new(*device)?);
         attach(*device, function, 0);
-        Some(found)
+        Some(disk)
     })
 }
 
@@ -123,6 +123,7 @@ pub(crate) fn close_all() {
     }
 }
 
+/// Number of harts that serve interrupts at this moment.
 #[cfg(feature = "selftest")]
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 

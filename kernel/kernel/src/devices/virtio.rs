@@ -25,7 +25,7 @@ unsafe impl Hal for VirtioHal {
     fn dma_alloc(pages: usize, _: BufferDirection) -> (BusAddr, NonNull<u8>) {
         match Dma::new(pages * PAGE) {
             Ok(dma) => {
-                // The driver frees it when the device no longer uses it.
+                // The driver frees the memory when the device no longer uses it.
                 let start = dma.lend().address();
                 let address = NonNull::new(start.direct() as *mut u8);
                 (

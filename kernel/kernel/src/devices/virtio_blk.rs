@@ -21,7 +21,9 @@ use crate::machine::Device;
 use crate::memory::PAGE;
 use crate::memory::dma::{Dma, InDevice};
 
+/// Size of a block in bytes.
 pub(crate) const BLOCK: usize = PAGE;
+/// Number of buffers, and so of requests that exist at a time.
 const REQUESTS: usize = 8;
 /// Number of descriptors of the queue; a request takes at most three.
 const QUEUE: usize = 32;
@@ -36,12 +38,14 @@ const IN: u32 = 0;
 const OUT: u32 = 1;
 const FLUSH_OUT: u32 = 4;
 const OK: u8 = 0;
-/// Length of the header of a request; the status follows it in memory.
+/// Length of the header of a request in bytes; the status follows it in memory.
 const HEADER: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
+    /// Read the block with this number.
     Read(u32),
+    /// Write the block with this number.
     Write(u32),
     /// Make earlier writes durable.
     Flush,
@@ -190,6 +194,8 @@ impl Disk {
         Ok(number)
     }
 
+    /// Moves the requests that the device has finished out of the queue. Returns false if there
+    /// were none.
     pub(crate) fn reap(&mut self) -> bool {
         let mut has_finished = false;
         while let Some(token) = self.queue.peek_used() {
@@ -218,7 +224,7 @@ impl Disk {
                     Request::Flush => self.queue.pop_used(token, &[request], &mut [&mut *status]),
                 }
             };
-            let is_done = popped.is_ok() && status[0] == OK;
+            let has_succeeded = popped.is_ok() && status[0] == OK;
             has_finished = true;
             let number = submitted.number;
             let memory = RequestMemory {
@@ -227,7 +233,7 @@ impl Disk {
                 block,
             };
             if submitted.is_wanted {
-                self.done[number] = Some((memory, is_done))
+                self.done[number] = Some((memory, has_succeeded))
             } else {
                 self.give_back(memory)
             }

@@ -35,7 +35,7 @@ pub(crate) struct Card {
     /// Buffers that the device has, by its tokens.
     receiving: [Option<InDevice>; QUEUE],
     sending: [Option<InDevice>; QUEUE],
-    /// Buffers that are not used for sending.
+    /// Free buffers for sending.
     free: [Option<Dma>; QUEUE],
 }
 
@@ -88,10 +88,10 @@ impl Card {
         }
     }
 
-    /// Sets whether the card interrupts. With the event index the card ignores the setting. A
-    /// caller that enables interrupts polls once more after this call.
-    pub(crate) fn set_interrupts(&mut self, wanted: bool) {
-        if wanted {
+    /// Sets whether the card interrupts. With the event index, a feature of virtio, the card
+    /// ignores the setting. A caller that enables interrupts polls once more after this call.
+    pub(crate) fn set_interrupts(&mut self, is_enabled: bool) {
+        if is_enabled {
             self.raw.enable_interrupts()
         } else {
             self.raw.disable_interrupts()

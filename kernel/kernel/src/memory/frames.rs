@@ -2,7 +2,7 @@
 //!
 //! A block of order `n` is 2ⁿ frames, aligned to its size. Free blocks are in one doubly linked
 //! list per order, the links in the blocks themselves; one byte per frame holds the order of a free
-//! block that starts there, if any. Allocating and freeing are O(orders): at most eleven splits or
+//! block that starts there, if any. Allocating and freeing are O(orders): at most ten splits or
 //! merges.
 //!
 //! A [`Frame`] owns a zeroed frame. The heap allocates blocks.
@@ -30,7 +30,9 @@ struct Buddy {
     /// Address of the frame whose state is `state[0]`.
     base: usize,
     state: &'static mut [u8],
+    /// First free block of each order.
     lists: [usize; ORDERS],
+    /// Number of free frames.
     free: usize,
 }
 
@@ -106,17 +108,18 @@ impl Buddy {
     }
 }
 
-/// Adds the unused part of `first` to the allocator. `ram` is the whole memory of the machine;
-/// `first` is its part that is already mapped.
+/// Sets up the bookkeeping, and adds the unused part of `first` to the allocator. `ram` is the
+/// whole memory of the machine, `first` is the part of it that is already mapped, and `used` are
+/// the ranges in use.
 ///
 /// # Panics
 /// If `first` has no space for the bookkeeping.
 pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usize>]) {
     let frames = (ram.end - ram.start) / PAGE;
-    let home = gaps(first.clone(), used)
+    let room = gaps(first.clone(), used)
         .find(|gap| gap.end - gap.start >= frames)
         .expect("no space for one byte per frame");
-    let state = PhysAddr::new(home.start).direct() as *mut u8;
+    let state = PhysAddr::new(room.start).direct() as *mut u8;
     // SAFETY: the range is free and mapped, and is never allocated, because it is excluded below.
     let state = unsafe {
         state.write_bytes(NONE, frames);
@@ -127,9 +130,9 @@ pub(super) fn init(ram: Range<usize>, first: Range<usize>, used: &mut [Range<usi
         buddy.base = ram.start;
         buddy.state = state;
     }
-    let bookkeeping = home.start..home.start + frames;
+    let bookkeeping = room.start..room.start + frames;
     for gap in gaps(first, used) {
-        release(gap.start.max(if gap == home { bookkeeping.end } else { 0 })..gap.end);
+        release(gap.start.max(if gap == room { bookkeeping.end } else { 0 })..gap.end);
     }
 }
 

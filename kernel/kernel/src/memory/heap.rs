@@ -3,9 +3,9 @@
 //! Allocations of 16 to 1024 bytes come from slabs, that is, pages of cells of one size; larger
 //! allocations are blocks of the frame allocator. Each page begins with a header and lists its free
 //! cells; each class has a list of the pages with free cells. A page without used cells returns to
-//! the frame allocator, except the last page of its class, so memory that the kernel has allocated
-//! for programs becomes available to programs again. Each operation is O(1), except for the
-//! creation of a page's cells.
+//! the frame allocator unless it is the only page of its class with free cells, so memory that the
+//! kernel has allocated for programs becomes available to programs again. Each operation is O(1),
+//! except for the creation of a page's cells.
 //!
 //! [`in_use`] counts allocated bytes, for tests that look for leaks.
 //!
@@ -19,9 +19,11 @@ use core::ptr::null_mut;
 use super::{PAGE, PhysAddr, frames};
 use crate::arch::lock::IrqLock;
 
+/// Size of the smallest cell in bytes.
 const MIN_CELL: usize = 16;
 /// Number of cell sizes: 16, 32, …, 1024.
 const CLASSES: usize = 7;
+/// Null link.
 const NONE: usize = 0;
 
 /// The start of a page of cells.
@@ -29,6 +31,7 @@ const NONE: usize = 0;
 struct Header {
     /// First free cell; a free cell starts with the address of the next.
     free: usize,
+    /// Number of used cells.
     used: usize,
     /// Neighbours among the pages of the class with free cells.
     next: usize,
@@ -38,8 +41,9 @@ struct Header {
 struct Heap {
     /// The first page with free cells of each class.
     partial: [usize; CLASSES],
-    /// Number of pages that were divided into cells.
+    /// Number of pages that are divided into cells.
     pages: usize,
+    /// Number of allocated bytes.
     in_use: usize,
 }
 
@@ -135,7 +139,7 @@ impl Heap {
         }
     }
 
-    /// Frees a page without used cells, unless it is the last page of its class with free cells,
+    /// Frees a page without used cells, unless it is the only page of its class with free cells,
     /// which would soon be allocated again.
     fn release(&mut self, class: usize, page: usize) {
         let Header { next, prev, .. } = *self.header(page);

@@ -1,5 +1,6 @@
-//! The isolated build: page tables of programs map nothing of the kernel except its gate
-//! (`arch/gate.rs`), and each trap changes the table, as with page-table isolation (KPTI) in Linux.
+//! The isolated build: page tables of programs map nothing of the kernel except its *gate*, the
+//! code that changes the table on each trap (`arch/gate.rs`), as with page-table isolation (KPTI)
+//! in Linux.
 //!
 //! A change flushes no translation, because each space has its own ASID and no page is global. The
 //! kernel has ASID 0. When a space ends, its ASID is assigned to another space; a hart flushes the
@@ -101,11 +102,10 @@ impl Drop for Asid {
     }
 }
 
-/// Removes the table of a program from the calling hart, on which the kernel's table is already
-/// installed.
+/// Does nothing, because the gate has already installed the kernel's table on the calling hart.
 pub(super) fn leave() {}
 
 /// Returns the table whose upper half every program shares.
-pub(crate) fn visible() -> &'static PageTable {
+pub(crate) fn upper_half_table() -> &'static PageTable {
     GATE_TABLE.get()
 }

@@ -29,11 +29,12 @@ impl Asid {
     }
 }
 
+/// Replaces the table of a program on the calling hart by the kernel's table.
 pub(super) fn leave() {
     super::install_kernel_table();
 }
 
 /// Returns the table whose upper half every program shares.
-pub(super) fn visible() -> &'static PageTable {
+pub(super) fn upper_half_table() -> &'static PageTable {
     KERNEL_TABLE.get()
 }

@@ -46,6 +46,7 @@ use isolated as isolation;
 use mapped as isolation;
 use pagetable::{Mapping, PageTable};
 
+/// Size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 /// Virtual address of physical address 0 in the kernel.
 pub(crate) const DIRECT: usize = 0xffff_ffc0_0000_0000;
@@ -95,8 +96,8 @@ fn image() -> Range<usize> {
 
 /// Returns bytes that the firmware or QEMU has left in memory for ever.
 ///
-/// Returns `None` unless they are in the memory that is mapped while booting (the first GiB) or,
-/// after [`init`], in any memory.
+/// Returns `None` if a part of them is not mapped. Before [`init`] only the first GiB of memory is
+/// mapped, afterwards all memory is.
 pub(crate) fn boot_bytes(start: PhysAddr, len: usize) -> Option<&'static [u8]> {
     let first_gib = DEVICE_END..DEVICE_END + (1 << 30);
     let mapped = KERNEL_TABLE.try_get().map_or(first_gib, |_| ram_range());

@@ -12,6 +12,7 @@ use super::{DIRECT, OutOfMemory, PAGE, PhysAddr};
 const ENTRIES: usize = 512;
 /// Index of the first entry of the upper half.
 const UPPER: usize = ENTRIES / 2;
+/// End of the lower half's addresses.
 pub(crate) const LOWER_END: usize = 1 << 38;
 
 const VALID: u64 = 1 << 0;
@@ -94,7 +95,8 @@ pub(super) struct Mapped {
     pub(super) page: usize,
     pub(super) frame: PhysAddr,
     pub(super) mapping: Mapping,
-    pub(super) owned: bool,
+    /// True if the frame is freed with the table.
+    pub(super) is_owned: bool,
 }
 
 pub(crate) struct PageTable {
@@ -134,8 +136,8 @@ impl PageTable {
     /// Returns the entry for an address at a level; creates missing tables on the way.
     fn entry(&mut self, address: usize, level: usize) -> Result<&mut Entry, OutOfMemory> {
         let mut table = self.root_table_mut();
-        for step in (level + 1..=2).rev() {
-            let entry = &mut table.0[index(address, step)];
+        for upper_level in (level + 1..=2).rev() {
+            let entry = &mut table.0[index(address, upper_level)];
             if !entry.is_valid() {
                 *entry = Entry::table(Frame::zeroed()?.into_address());
             }
@@ -208,7 +210,7 @@ impl PageTable {
                         page,
                         frame: entry.address(),
                         mapping: Mapping(entry.0 & (USER | READ | WRITE | EXECUTE)),
-                        owned: entry.0 & OWNED != 0,
+                        is_owned: entry.0 & OWNED != 0,
                     });
                 }
                 assert!(!entry.is_leaf(), "programs have no large pages");
@@ -235,7 +237,8 @@ impl PageTable {
         Ok(entry)
     }
 
-    /// Returns the physical address of a page of the lower half if a program has this access to it.
+    /// Returns the physical address of a page of the lower half if a program has this access to it;
+    /// with `None`, if the program has any access.
     pub(super) fn translate(&self, page: usize, access: Option<Access>) -> Option<PhysAddr> {
         if page >= LOWER_END {
             return None;

@@ -49,12 +49,13 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Creates a space that contains only its shared pages, for a process of this share.
+    /// Creates a space that contains only its shared pages. Its memory is charged to `share`, the
+    /// limits of the process (`process/share.rs`).
     pub(crate) fn new(share: &Arc<Share>) -> Result<AddressSpace, OutOfMemory> {
         let charge = share.charge(Resource::Memory, OVERHEAD * PAGE_KIB);
         let charge = charge.map_err(|_| OutOfMemory)?;
         let asid = isolation::Asid::new()?;
-        let mut table = PageTable::with_upper(isolation::visible())?;
+        let mut table = PageTable::with_upper(isolation::upper_half_table())?;
         let shared = SharedPage::new()?;
         table.map_shared(layout::SHARED, shared.address(), Mapping::USER_DATA)?;
         let threads = SharedPage::new()?;
@@ -116,6 +117,7 @@ impl AddressSpace {
         &self.shared
     }
 
+    /// Returns a word of a line, that is, of the words of one thread.
     pub(crate) fn line(&self, line: usize, word: usize) -> u64 {
         self.threads.load(line * LINE_WORDS + word)
     }
@@ -144,8 +146,7 @@ impl AddressSpace {
 
     /// Copies at most `count` pages, from address `start` on, that do not exist in this space.
     /// Pages common to all processes are mapped, not copied. Returns the address at which to
-    /// continue, or
-    /// `None` when no page is left.
+    /// continue, or `None` when no page is left.
     pub(crate) fn copy_pages(
         &self,
         from: &AddressSpace,
@@ -161,11 +162,11 @@ impl AddressSpace {
             let Some(next) = next else { return Ok(None) };
             at = next.page + PAGE;
             // Each space has its own ring of completions.
-            let of_ring = layout::COMPLETIONS..layout::COMPLETIONS + RING_PAGES * PAGE;
-            if self.is_mapped(next.page) || of_ring.contains(&next.page) {
+            let ring = layout::COMPLETIONS..layout::COMPLETIONS + RING_PAGES * PAGE;
+            if self.is_mapped(next.page) || ring.contains(&next.page) {
                 continue;
             }
-            if !next.owned {
+            if !next.is_owned {
                 let mut table = self.table.lock();
                 table.map_shared(next.page, next.frame, next.mapping)?;
                 continue;
@@ -193,9 +194,9 @@ impl AddressSpace {
         if frames::free_frames() < RESERVE {
             return Err(OutOfMemory);
         }
-        let decremented = |allowance: usize| allowance.checked_sub(1);
+        let decrement = |allowance: usize| allowance.checked_sub(1);
         self.allowance
-            .fetch_update(Relaxed, Relaxed, decremented)
+            .fetch_update(Relaxed, Relaxed, decrement)
             .map_err(|_| OutOfMemory)?;
         self.charge.grow(PAGE_KIB).map_err(|_| OutOfMemory)?;
         Frame::with(bytes)

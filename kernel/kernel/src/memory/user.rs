@@ -1,9 +1,9 @@
 //! Checks and copies user memory, to which the kernel has no other access.
 //!
-//! A [`UserSlice`] is only the claim of a program that the range belongs to the program. At the
-//! moment of use, and under the lock of the page table, each page is checked for the intended
-//! access and copied through the kernel's mapping. The kernel never dereferences a user's address,
-//! so no address makes it fault.
+//! A [`UserSlice`] is a range that a program claims to own. At the moment of use, and under the
+//! lock of the page table, each page is checked for the intended access and copied through the
+//! kernel's direct mapping. The kernel never dereferences a user's address, so no address makes it
+//! fault.
 
 use core::ptr::{read_volatile, write_volatile};
 use core::sync::atomic::AtomicU32;
@@ -190,32 +190,31 @@ impl AddressSpace {
     }
 }
 
-/// Number of bytes that an access copies.
+/// Size of a word in bytes. All of a range except its ends is copied in words.
 const WORD: usize = 8;
 
 /// Copies between kernel memory and a frame of a program.
 ///
 /// Other harts may run the program meanwhile and write the same bytes; the result is then any
-/// mixture. Such a frame contains no Rust object and no reference to it exists, so the accesses are
-/// volatile, like accesses to a device.
+/// mixture. Such a frame contains no Rust object, and the only references into it are those of
+/// `with_word` to atomic words. Therefore the accesses are volatile, like accesses to a device.
 ///
 /// # Safety
 /// `from` and `to` are valid for `len` bytes and do not overlap.
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     let bytes = |range: core::ops::Range<usize>| {
         for n in range {
-            // SAFETY: `n` is below `len`, for which the caller guarantees both ranges.
+            // SAFETY: `n` is below `len`, and the caller guarantees `len` bytes in both ranges.
             unsafe { write_volatile(to.add(n), read_volatile(from.add(n))) };
         }
     };
-    // The head ends where `to` is aligned; `from` is then a constant number of bytes past an
-    // aligned address.
+    // The head ends where `to` is aligned; from there on `from` has a constant misalignment.
     let head = (to.addr().wrapping_neg() % WORD).min(len);
     bytes(0..head);
     // SAFETY: `head` is at most `len`, so both pointers are within the ranges or at their ends.
     let (source, target) = unsafe { (from.add(head), to.add(head).cast::<u64>()) };
-    let (left, behind) = (len - head, source.addr() % WORD);
-    let words = match behind {
+    let (left, misalignment) = (len - head, source.addr() % WORD);
+    let words = match misalignment {
         0 => {
             let source = source.cast::<u64>();
             for n in 0..left / WORD {
@@ -226,20 +225,22 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         }
         // Each word of `to` consists of the end of a word of `from` and the beginning of the next.
         _ if left >= 2 * WORD => {
-            let lead = WORD - behind;
-            // SAFETY: `n` is below `lead`, and at least two words are left.
+            let bytes_to_alignment = WORD - misalignment;
+            // SAFETY: `n` is below `bytes_to_alignment`, and at least two words are left.
             let byte = |n| unsafe { read_volatile(source.add(n)) };
-            let mut low = (0..lead).fold(0, |low, n| low | u64::from(byte(n)) << (8 * n));
-            let words = (left - lead) / WORD;
-            // SAFETY: `lead` bytes are within the range, and the result is aligned.
-            let source = unsafe { source.add(lead) }.cast::<u64>();
+            let mut low =
+                (0..bytes_to_alignment).fold(0, |low, n| low | u64::from(byte(n)) << (8 * n));
+            let words = (left - bytes_to_alignment) / WORD;
+            // SAFETY: these bytes are within the range, and the result is aligned.
+            let source = unsafe { source.add(bytes_to_alignment) }.cast::<u64>();
             for n in 0..words {
-                // SAFETY: `lead` bytes and `words` words are within the ranges, and both pointers
-                // are aligned.
+                // SAFETY: the bytes before the alignment and `words` words are within the ranges,
+                // and both pointers are aligned.
                 unsafe {
                     let next = u64::from_le(read_volatile(source.add(n)));
-                    write_volatile(target.add(n), (low | next << (8 * lead)).to_le());
-                    low = next >> (8 * behind);
+                    let word = low | next << (8 * bytes_to_alignment);
+                    write_volatile(target.add(n), word.to_le());
+                    low = next >> (8 * misalignment);
                 }
             }
             words

@@ -35,7 +35,7 @@ impl Stack {
         }
         if let Some(word) = address.filter(|word| *word != "dhcp") {
             refuse(format_args!(
-                "address={word} is no address: say dhcp, or ADDRESS/BITS,GATEWAY"
+                "address={word} is no address; write dhcp, ADDRESS/BITS or ADDRESS/BITS,GATEWAY"
             ));
         }
         let client = self
@@ -73,13 +73,14 @@ impl Stack {
     /// `smoltcp` resolves one neighbour per second, for all sockets together. Frames for the
     /// machine itself do not wait for this, whatever the number of unanswered requests.
     pub(super) fn add_own_neighbours(&mut self) {
+        /// Length of an ARP frame in bytes.
         const LEN: usize = 42;
         let hardware = EthernetAddress(self.link.address());
-        let mut own = [None; 2];
-        for (slot, address) in own.iter_mut().zip(self.interface.ip_addrs()) {
+        let mut addresses = [None; 2];
+        for (slot, address) in addresses.iter_mut().zip(self.interface.ip_addrs()) {
             *slot = Some(address.address());
         }
-        for IpAddress::Ipv4(address) in own.into_iter().flatten() {
+        for IpAddress::Ipv4(address) in addresses.into_iter().flatten() {
             let answer = ArpRepr::EthernetIpv4 {
                 operation: ArpOperation::Reply,
                 source_hardware_addr: hardware,

@@ -36,7 +36,7 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Layout of an IPv4 frame: offset and end of its payload, and offset of the payload's checksum.
+/// Layout of an IPv4 frame: the offsets of the start, the end and the checksum of its payload.
 struct Layout {
     payload: usize,
     end: usize,
@@ -58,13 +58,13 @@ fn layout(frame: &[u8]) -> Option<Layout> {
     }
     let (payload, end) = (ETHERNET_HEADER + len, ETHERNET_HEADER + total);
     let protocol = header[9];
-    let (offset, least) = match protocol {
+    let (offset, min_len) = match protocol {
         TCP => (Some(16), 20),
         UDP => (Some(6), 8),
         ICMP => (Some(2), ICMP_HEADER),
         _ => (None, 0),
     };
-    if end < payload + least {
+    if end < payload + min_len {
         return None;
     }
     let pseudo = match protocol {
@@ -80,20 +80,22 @@ fn layout(frame: &[u8]) -> Option<Layout> {
     })
 }
 
-/// Returns false if a frame has a wrong checksum. The checksum of a fragment covers more than the
-/// fragment, and fragments are not reassembled.
+/// Returns false if a frame has a wrong checksum. A fragment normally fails, because its checksum
+/// covers more than the fragment; fragments are not reassembled in any case.
 pub(super) fn is_valid(frame: &[u8]) -> bool {
     let Some(layout) = layout(frame) else {
         // The frame is not IPv4, or `smoltcp` ignores it.
         return true;
     };
-    let has_none = layout.protocol == UDP
+    let has_no_checksum = layout.protocol == UDP
         && layout.checksum.and_then(|at| frame.get(at..at + 2)) == Some(&[0, 0]);
     let payload = layout.pseudo + sum(&frame[layout.payload..layout.end]);
     fold(sum(&frame[ETHERNET_HEADER..layout.payload])) == 0xffff
-        && (layout.checksum.is_none() || has_none || fold(payload) == 0xffff)
+        && (layout.checksum.is_none() || has_no_checksum || fold(payload) == 0xffff)
 }
 
+/// Writes the checksums of a frame, including that of the IPv4 header of the undelivered packet in
+/// an ICMP error.
 pub(super) fn fill(frame: &mut [u8]) {
     let Some(layout) = layout(frame) else {
         return;

@@ -8,7 +8,7 @@ use super::endpoint::{Endpoint, endpoint};
 use super::lists::Index;
 use super::requests::requests;
 use super::table::{Kind, Owner, key_of};
-use super::{BUDGET, ORPHAN_TIMEOUT, SILENCE_TIMEOUT, STALL_TIMEOUT, Stack, now};
+use super::{MAX_FRAMES_PER_POLL, ORPHAN_TIMEOUT, SILENCE_TIMEOUT, STALL_TIMEOUT, Stack, now};
 
 impl Stack {
     /// Updates the stack after a change of a socket. Returns false if the socket was removed.
@@ -26,6 +26,7 @@ impl Stack {
         true
     }
 
+    /// Updates the table after a change of a TCP socket. Returns false if the socket was removed.
     pub(super) fn update_stream(&mut self, index: Index) -> bool {
         let owner = self.table.slot(index).owner;
         let mut endpoint = endpoint(index);
@@ -91,7 +92,8 @@ impl Stack {
     }
 
     /// Returns the time at which a connection is reset if its peer makes no progress; `None` while
-    /// no bytes are outstanding.
+    /// no bytes are outstanding. A connection without an owner is reset at a fixed time after it
+    /// has lost its owner.
     pub(super) fn stall_deadline(&mut self, index: Index, now: Instant) -> Option<Instant> {
         let slot = self.table.slot(index);
         let (is_orphan, limit) = match (slot.kind, slot.owner) {
@@ -113,7 +115,7 @@ impl Stack {
     /// Serves the sockets whose deadline has passed. Returns false if any are left.
     pub(super) fn serve_deadlines(&mut self) -> bool {
         let now = now();
-        for _ in 0..BUDGET {
+        for _ in 0..MAX_FRAMES_PER_POLL {
             match self.table.deadlines.first() {
                 Some((deadline, index)) if deadline <= now => {
                     self.table.deadlines.set(index, None);
@@ -170,8 +172,8 @@ impl Stack {
             self.silent.retain(|silent| *silent != index);
         }
         self.table.remove(index);
-        // Without deadlines the coroutine keeps no timer, because a hart frees the memory of its
-        // timers only when none is left.
+        // Wake the coroutine, so that it drops its timer if no deadline is left. A hart frees the
+        // memory of its timers only when no timer is left.
         if self.alarm.is_some() && self.table.deadlines.first().is_none() {
             requests().wake();
         }

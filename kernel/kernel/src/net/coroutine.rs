@@ -1,11 +1,12 @@
-//! The kernel coroutine that runs the network stack. It handles at most [`BUDGET`] frames per poll.
+//! The kernel coroutine that runs the network stack. It handles at most [`MAX_FRAMES_PER_POLL`]
+//! frames in a poll.
 
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use super::link::FRAME;
-use super::{BUDGET, NET, now, requests};
+use super::{MAX_FRAMES_PER_POLL, NET, now, requests};
 use crate::sleep::{Sleep, sleep_until};
 use crate::{clock, println};
 
@@ -24,16 +25,16 @@ impl Future for NetworkTask {
             return Poll::Pending;
         };
         let all_served = net.lock().serve_deadlines();
-        let mut budget = BUDGET;
-        while budget > 0 && net.lock().handle_frame() {
-            budget -= 1;
+        let mut frames_left = MAX_FRAMES_PER_POLL;
+        while frames_left > 0 && net.lock().handle_frame() {
+            frames_left -= 1;
         }
         if !self.has_warned && net.lock().link.too_long() > 0 {
             self.has_warned = true;
             println!("upshift: frames above {FRAME} bytes are dropped");
         }
         let mut stack = net.lock();
-        let has_more = budget == 0 || !all_served || stack.link.stop_polling();
+        let has_more = frames_left == 0 || !all_served || stack.link.stop_polling();
         requests().set_known_levels(stack.levels());
         if has_more {
             // The remaining frames are handled after other coroutines of the level. The next poll

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A call that transfers bytes takes only the lock of its endpoint, so it waits for at most one
-//! frame of the same socket. The stack takes this lock while it holds its own. The slot of an
-//! endpoint (`table.rs`) has the fields that belong to the stack.
+//! frame of the same socket. The stack takes this lock while it holds the stack's own lock. The
+//! slot of an endpoint (`table.rs`) has the fields that belong to the stack.
 
 use core::ops::{Deref, DerefMut};
 

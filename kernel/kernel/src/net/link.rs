@@ -45,11 +45,12 @@ pub(super) struct Link {
     /// Set by tests: the card interrupts for each frame, so that the cost can be counted.
     #[cfg(feature = "selftest")]
     pub(super) is_never_polled: bool,
-    /// Port whose last loopback frame is kept, and this frame, for tests.
+    /// Source port whose last loopback frame is kept, and this frame, for tests.
     #[cfg(feature = "selftest")]
     pub(super) tap: Option<(u16, Vec<u8>)>,
     /// The address of the machine besides 127.0.0.0/8.
     own_address: Option<[u8; 4]>,
+    /// Number of received frames that were longer than [`FRAME`].
     too_long: u64,
 }
 
@@ -145,7 +146,7 @@ impl Link {
         self.levels.bits()
     }
 
-    /// Returns the next incoming frame, or `None` if there is none, or no space for an answer.
+    /// Returns the next incoming frame, or `None` if there is no frame, or no space for an answer.
     pub(super) fn take(&mut self) -> Option<Frame> {
         if !self.card_has_room() {
             return None;
@@ -244,9 +245,9 @@ impl Link {
             return false;
         }
         if checksum::is_valid(frame) {
-            let mut own = LoopbackBuffer::new(frame.len());
-            own.frame_mut().copy_from_slice(frame);
-            self.push_loopback(own, crate::executor::LEAST_URGENT_WORK);
+            let mut buffer = LoopbackBuffer::new(frame.len());
+            buffer.frame_mut().copy_from_slice(frame);
+            self.push_loopback(buffer, crate::executor::LEAST_URGENT_WORK);
         }
         true
     }
@@ -257,8 +258,8 @@ impl Link {
     }
 }
 
-/// Returns whether the frame is for the machine itself.
-fn is_own(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
+/// Returns whether a frame is for the machine itself, or is an ARP query for one of its addresses.
+fn is_for_self(frame: &[u8], address: [u8; 6], own: Option<[u8; 4]>) -> bool {
     const ARP: [u8; 2] = [8, 6];
     let is_own =
         |target: &[u8]| target.first() == Some(&127) || own.is_some_and(|own| target == own);
@@ -304,29 +305,29 @@ impl TxToken for TxFrame<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let link = self.link;
         let len = len.min(FRAME);
-        let Some(mut own) = link.free.pop() else {
+        let Some(mut buffer) = link.free.pop() else {
             // The frame is lost, as any frame may be.
             return f(&mut [0; FRAME][..len]);
         };
-        own.len = len;
-        let result = f(own.frame_mut());
-        if is_own(own.frame(), link.address, link.own_address) {
+        buffer.len = len;
+        let result = f(buffer.frame_mut());
+        if is_for_self(buffer.frame(), link.address, link.own_address) {
             #[cfg(feature = "selftest")]
             if let Some((port, last)) = &mut link.tap
-                && own.frame().get(34..36) == Some(&port.to_be_bytes())
+                && buffer.frame().get(34..36) == Some(&port.to_be_bytes())
             {
-                checksum::fill(own.frame_mut());
-                *last = own.frame().into();
+                checksum::fill(buffer.frame_mut());
+                *last = buffer.frame().into();
             }
-            link.push_loopback(own, self.level);
+            link.push_loopback(buffer, self.level);
             return result;
         }
         if let Some(card) = &mut link.card {
-            checksum::fill(own.frame_mut());
+            checksum::fill(buffer.frame_mut());
             // The caller has checked that there is space.
-            let _ = card.send(len, |to| to.copy_from_slice(own.frame()));
+            let _ = card.send(len, |to| to.copy_from_slice(buffer.frame()));
         }
-        link.free.push(own);
+        link.free.push(buffer);
         result
     }
 }

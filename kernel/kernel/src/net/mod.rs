@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  program ── call ─► Socket (socket/) ── bytes, waits ─► endpoint (endpoint.rs), a lock each
-//!                        │ kick                               ▲
+//!                        │ add_work                           ▲
 //!                        ▼                                    │ one frame
 //!                     Requests (requests.rs) ─► NetworkTask ─► Stack: table of sockets
 //!                                                   ▲         │
@@ -14,8 +14,8 @@
 //! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. Until
 //! a frame from the card is parsed, its owner is unknown and may be the most urgent waiting call.
 //! The card's interrupt and the clock wake the coroutine, which handles one frame at a time under
-//! the lock and goes to the tail of its level after [`BUDGET`] frames; so a flood does not occupy a
-//! hart. While the coroutine has frames to handle, the card does not interrupt.
+//! the lock and goes to the tail of its level after [`MAX_FRAMES_PER_POLL`] frames; so a flood does
+//! not occupy a hart. While the coroutine has frames to handle, the card does not interrupt.
 //!
 //! A frame costs O(log sockets), for the deadline of its socket; it does not touch other sockets.
 //! There are at most [`SOCKETS`].
@@ -60,27 +60,29 @@ use table::{Key, Owner, Table};
 
 /// Maximum number of sockets of all programs, including those of backlogs.
 pub(crate) const SOCKETS: usize = 1024;
-const BUDGET: usize = 16;
-/// Maximum number of frames that a socket sends before others of its level have their turn: as many
+/// Maximum number of frames, and of deadlines, that the coroutine handles in a poll.
+const MAX_FRAMES_PER_POLL: usize = 16;
+/// Maximum number of frames that a socket sends before another socket of its level sends: as many
 /// as fill its buffer, so that bytes that were written at once can be read at once.
-const MAX_TURN: usize = 3;
+const MAX_BURST: usize = 3;
 /// Time without a frame from the peer after which a connection without an owner is reset: several
 /// times the first time-out for a lost frame, which is a second. Also ends a connection that the
 /// peer has begun and does not confirm.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a silent peer is probed; a peer that does not answer within the same time is
-/// considered gone.
+/// Time after which a silent peer is probed. A peer that does not answer is considered gone after
+/// [`STALL_TIMEOUT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// Maximum delay of an acknowledgement within the machine. An acknowledgement is sent with an
 /// answer if there is one by then, and at once for more than a frame. The loopback loses no frame,
 /// and neither end waits for an acknowledgement before it sends.
 const ACK_DELAY: Duration = Duration::from_millis(40);
-/// Time after which a peer that acknowledges nothing is considered gone, even if it sends frames.
+/// Time after which a peer that sends no frame is considered gone, and so is a peer that
+/// acknowledges nothing, even if it sends frames.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time after which a connection without an owner is reset, even if its peer sends frames, because
 /// a peer whose window stays 0 would keep the connection for ever.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time after which a failed send is repeated although there was space.
+/// Time after which a send is repeated that failed although there was space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 struct Stack {
@@ -89,10 +91,10 @@ struct Stack {
     table: Table,
     /// Socket set for frames that belong to no socket.
     unmatched: SocketSet<'static>,
-    /// Sockets that could not send in their last turn.
+    /// Sockets that had announced a frame, but could not send it.
     silent: Vec<Index>,
-    /// Socket whose turn it is to send, and the number of frames it has sent in this turn.
-    turn: (Index, usize),
+    /// Socket that has sent the last frame, and the number of frames that it has sent in a row.
+    burst: (Index, usize),
     /// True while outgoing frames precede equally urgent incoming frames.
     is_sending: bool,
     /// Time at which the clock wakes the coroutine.
@@ -133,7 +135,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         table: Table::new(clock::now()),
         unmatched: SocketSet::new(Vec::new()),
         silent: Vec::with_capacity(SOCKETS),
-        turn: (0, 0),
+        burst: (0, 0),
         is_sending: true,
         alarm: None,
     };
@@ -175,9 +177,9 @@ fn wake() {
 }
 
 impl Stack {
-    /// Records work for a socket by a call of level `level`; the caller holds the lock of the
+    /// Records that a call of level `level` has work for a socket; the caller holds the lock of the
     /// stack.
-    fn kick(&mut self, index: Index, level: Level) {
+    fn add_work(&mut self, index: Index, level: Level) {
         self.table.add_levels(index, level.bit());
         self.changed(index);
         self.wake_if_busy();
@@ -185,11 +187,11 @@ impl Stack {
 
     fn wake_if_busy(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
-        let is_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
+        let is_alarm_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
         let levels = self.levels();
         let mut requests = requests();
         requests.set_known_levels(levels);
-        if is_late || levels != 0 {
+        if is_alarm_late || levels != 0 {
             requests.wake();
         }
     }
@@ -242,7 +244,7 @@ impl Stack {
         false
     }
 
-    /// Handles an incoming frame. Returns false if there is none, or no space for an answer.
+    /// Handles an incoming frame. Returns false if there is no frame, or no space for an answer.
     fn take_frame(&mut self) -> bool {
         self.link.start_polling();
         let Some(frame) = self.link.take() else {
@@ -331,21 +333,21 @@ impl Stack {
         let mut port = self.link.port(None, self.table.slot(index).level());
         // The lock of the socket is held only during this call.
         let sent = (self.interface).poll_egress(now(), &mut port, &mut endpoint(index).set);
-        let before = match self.turn {
-            (whose, before) if whose == index => before,
+        let before = match self.burst {
+            (socket, before) if socket == index => before,
             _ => 0,
         };
-        self.turn = (index, before + 1);
-        if before + 1 >= MAX_TURN || matches!(sent, PollResult::None) {
-            self.table.end_turn(index);
-            self.turn = (index, 0);
+        self.burst = (index, before + 1);
+        if before + 1 >= MAX_BURST || matches!(sent, PollResult::None) {
+            self.table.end_burst(index);
+            self.burst = (index, 0);
         }
         if !self.changed(index) || !matches!(sent, PollResult::None) {
             return true;
         }
         let owner = self.table.slot(index).owner;
         if owner == Owner::None && endpoint(index).tcp().state() == tcp::State::Closed {
-            // There is no route to the peer, which would get a reset.
+            // The reset for the peer cannot be sent, because there is no route to the peer.
             self.remove(index);
             return true;
         }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  call ── bytes ─► endpoint
-//!   └───── kick ──► Requests: queue of sockets, levels ── next ─► the coroutine, before each frame
+//!   └── add_work ─► Requests: queue of sockets, levels ── next ─► the coroutine, before each frame
 //! ```
 //!
 //! A call that transfers bytes does not take the lock of the stack. It leaves a request here, under
@@ -39,7 +39,7 @@ pub(super) struct Requests {
     new_levels: u64,
     /// Levels of the work in the stack.
     known_levels: u64,
-    /// Calls that wait for the network.
+    /// Levels of the calls that wait for the network.
     waiting: WaiterLevels,
     /// True if frames of unknown level may arrive.
     has_card: bool,
@@ -63,8 +63,8 @@ pub(super) fn requests() -> IrqGuard<'static, Requests> {
 }
 
 impl Requests {
-    /// Records work for a socket by a call of level `level`.
-    pub(super) fn kick(&mut self, index: Index, level: Level) {
+    /// Records that a call of level `level` has work for a socket.
+    pub(super) fn add_work(&mut self, index: Index, level: Level) {
         self.add(index, level).has_work = true;
         self.new_levels |= level.bit();
         self.update_level();

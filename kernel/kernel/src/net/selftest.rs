@@ -29,7 +29,7 @@ pub(crate) use hostile::{
     syn_flood_keeps_no_client_out,
 };
 pub(crate) use pace::{
-    acknowledgements_wake_no_reader, answers_acknowledge_what_is_asked, small_reads_make_room,
+    acknowledgements_wake_no_reader, answers_acknowledge_requests, small_reads_make_room,
 };
 pub(crate) use patience::{
     alarm_that_found_no_memory_is_set_later, resets_leave_nothing_behind, slow_reader_is_not_gone,
@@ -37,7 +37,7 @@ pub(crate) use patience::{
 };
 
 const SELF: u32 = 0x7f00_0001;
-/// Ports that only these tests use.
+/// The first of a few ports that only these tests use.
 const PORT: u16 = 700;
 
 /// Injects a frame; yields while the loopback is full.
@@ -68,6 +68,7 @@ async fn wait(micros: u64) {
 /// connection is reset only after [`SILENCE_TIMEOUT`]. Polls are counted instead of timed, because
 /// a host may stop the machine for longer.
 const POLL_MICROS: u64 = 20_000;
+/// Maximum number of these polls.
 const MAX_POLLS: u64 = 6 * SILENCE_TIMEOUT.total_micros() / POLL_MICROS;
 
 /// Returns the number of connections, including those without an owner.
@@ -77,8 +78,8 @@ fn streams() -> usize {
     (0..super::SOCKETS as u16).filter(is_stream).count()
 }
 
-/// Returns the resources in use, after all frames have arrived and all connections of earlier tests
-/// have ended.
+/// Returns the numbers of free pages and of allocated bytes of the heap, after all frames have
+/// arrived and all connections of earlier tests have ended.
 async fn in_use() -> (usize, usize) {
     for _ in 0..MAX_POLLS {
         wait(POLL_MICROS).await;
@@ -101,7 +102,10 @@ async fn check_no_leak(before: (usize, usize)) -> Outcome {
     }
     let left = streams();
     ensure!(left == 0, "{left} sockets remain");
-    ensure!(is_released(after), "{before:?} before, {after:?} after");
+    ensure!(
+        is_released(after),
+        "free pages and bytes of the heap: {before:?} before, {after:?} after"
+    );
     Ok(())
 }
 
@@ -160,7 +164,7 @@ pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
                 let bytes = endpoint.udp().send(4, to);
                 bytes.expect("the buffer has space").fill(level.get());
             }
-            stack.kick(index, level);
+            stack.add_work(index, level);
             sockets.push(index);
         }
         while stack.send_frame() {}
@@ -177,7 +181,10 @@ pub(crate) async fn more_urgent_socket_sends_first() -> Outcome {
     for index in sockets {
         stack.orphan(index, executor::LEAST_URGENT_WORK);
     }
-    ensure!(seen == [10, 10, 20, 20, 40, 40, 50, 50], "{seen:?}");
+    ensure!(
+        seen == [10, 10, 20, 20, 40, 40, 50, 50],
+        "sent in the order of levels {seen:?}"
+    );
     Ok(())
 }
 
@@ -218,10 +225,10 @@ pub(crate) async fn idle_sockets_cost_nothing() -> Outcome {
         alone * 100 / FRAMES as u64,
         beside * 100 / FRAMES as u64
     );
-    // Only the sockets of the frame's bucket are examined: one or two.
+    // Only the sockets of the frame's bucket are examined, one or two, so a tenth is a margin.
     ensure!(
         beside * 10 <= alone * 11,
-        "{beside} instead of {alone} ticks"
+        "{beside} ticks beside 900 sockets, {alone} ticks alone"
     );
     Ok(())
 }
@@ -261,8 +268,9 @@ pub(crate) async fn bytes_written_together_are_sent_together() -> Outcome {
         }
         order
     };
-    let count = |port| order.iter().filter(|to| **to == port).count();
+    let count = |port| order.iter().filter(|other| **other == port).count();
     let changes = order.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    // 4,000 bytes fill three frames, and the second socket sends after the first.
     ensure!(
         (count(PORT), count(PORT + 1), changes) == (3, 3, 1),
         "frames to {order:?}"
@@ -351,7 +359,7 @@ pub(crate) async fn segments_out_of_order_are_put_in_order() -> Outcome {
         });
         ensure!(count != Some(Ok(0)), "the connection has ended");
     }
-    ensure!(seen == b"one, two, three", "{seen:?}");
+    ensure!(seen == b"one, two, three", "received {seen:?}");
     drop((listener, client, server, frames, seen));
     check_no_leak(before).await
 }

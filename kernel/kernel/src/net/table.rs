@@ -27,9 +27,10 @@ use super::requests::requests;
 use crate::executor;
 use crate::process::share::Charge;
 
+/// Number of buckets of the hash table of keys.
 const BUCKETS: usize = 1024;
-/// Number of lists of half-open connections, by port.
-const PORTS: usize = 64;
+/// Number of lists of half-open connections, which are assigned by port.
+const HALF_OPEN_LISTS: usize = 64;
 
 /// Key of the recipient of a frame: the local port, and the peer, which is 0 for a socket that
 /// accepts frames of any peer.
@@ -115,8 +116,8 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     key: Option<Key>,
     pub(super) owner: Owner,
-    /// Set after a turn in which the socket could not send. The socket may wait for the hardware
-    /// address of its next hop.
+    /// Set while the socket has announced a frame, but could not send it. The socket may wait for
+    /// the hardware address of its next hop.
     pub(super) is_silent: bool,
     /// Set while `smoltcp` may keep the socket silent for a peer whose hardware address is unknown.
     pub(super) lacks_neighbour: bool,
@@ -133,8 +134,8 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn level(&self) -> Level {
-        let most = self.calls.trailing_zeros() as u8;
-        Level::new(most).unwrap_or(self.level)
+        let lowest_bit = self.calls.trailing_zeros() as u8;
+        Level::new(lowest_bit).unwrap_or(self.level)
     }
 }
 
@@ -165,7 +166,7 @@ impl Table {
             by_key: Lists::new(BUCKETS, SOCKETS),
             to_send: Lists::new(LEVELS, SOCKETS),
             levels: 0,
-            half_open: Lists::new(PORTS, SOCKETS),
+            half_open: Lists::new(HALF_OPEN_LISTS, SOCKETS),
             ports: Vec::with_capacity(SOCKETS),
             deadlines: Deadlines::new(SOCKETS),
         }
@@ -268,7 +269,10 @@ impl Table {
     /// Sets whether a connection waits for its confirmation.
     pub(super) fn set_half_open(&mut self, index: Index, port: u16, is_half_open: bool) {
         match (self.half_open.list_of(index), is_half_open) {
-            (None, true) => self.half_open.push(usize::from(port) % PORTS, index),
+            (None, true) => {
+                let list = usize::from(port) % HALF_OPEN_LISTS;
+                self.half_open.push(list, index)
+            }
             (Some(_), false) => self.half_open.remove(index),
             _ => {}
         }
@@ -276,11 +280,12 @@ impl Table {
 
     /// Returns the connection of a port that has waited longest for its confirmation.
     pub(super) fn oldest_half_open(&self, port: u16) -> Option<Index> {
-        let of_port = |index: &Index| {
+        let has_port = |index: &Index| {
             let slot = self.slots[usize::from(*index)].as_ref();
             slot.is_some_and(|slot| slot.owner == Owner::Listener(port))
         };
-        self.half_open.iter(usize::from(port) % PORTS).find(of_port)
+        let list = usize::from(port) % HALF_OPEN_LISTS;
+        self.half_open.iter(list).find(has_port)
     }
 
     /// Claims a port for a listener. Returns false if another listener has it. O(listeners).
@@ -294,7 +299,7 @@ impl Table {
     }
 
     pub(super) fn release_port(&mut self, port: u16) {
-        self.ports.retain(|taken| *taken != port);
+        self.ports.retain(|other| *other != port);
     }
 
     pub(super) fn add_levels(&mut self, index: Index, levels: u64) {
@@ -343,8 +348,9 @@ impl Table {
         self.to_send.list_of(index).is_some()
     }
 
-    /// Moves the socket behind the other sockets of its level.
-    pub(super) fn end_turn(&mut self, index: Index) {
+    /// Removes the socket from the list of its level. If it has further frames to send, the caller
+    /// adds it again, behind the other sockets of the level.
+    pub(super) fn end_burst(&mut self, index: Index) {
         self.unlist(index);
     }
 

@@ -25,7 +25,8 @@ impl Process {
         });
     }
 
-    /// Resumes the thread of a line with the result of its call.
+    /// Resumes the thread of a line, the index of the thread (`threads.rs`), with the result of its
+    /// call.
     pub(crate) fn resume(&self, line: usize, result: isize) {
         let thread = self.threads.lock().end_call(line);
         if let Some(mut thread) = thread {
@@ -34,7 +35,8 @@ impl Process {
         }
     }
 
-    /// Returns a number for a call, with its token if it is asynchronous.
+    /// Allocates a number for a call. An asynchronous call has a token, by which the program names
+    /// it, too.
     ///
     /// # Errors
     /// [`Error::TooMany`] calls in flight, [`Error::OutOfMemory`].
@@ -51,8 +53,8 @@ impl Process {
     /// [`Error::NoProcess`] if the process has ended.
     pub(crate) fn begin_call(&self, number: usize, call: CoroutineId) -> Result<(), Error> {
         let mut calls = self.calls.lock();
-        // If the process ends after this check, its end finds the call.
-        if self.is_ended() || !calls.set(number, call) {
+        // If the process ends after this check, `Process::end` finds the call.
+        if self.is_ended() || !calls.set_coroutine(number, call) {
             return Err(Error::NoProcess);
         }
         Ok(())

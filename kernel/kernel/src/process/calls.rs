@@ -25,12 +25,14 @@ const NONE: usize = usize::MAX;
 struct Slot {
     coroutine: Option<CoroutineId>,
     token: Option<u64>,
-    cancelled: bool,
+    is_cancelled: bool,
+    /// Next free slot.
     next: usize,
 }
 
 pub(super) struct Calls {
     slots: Vec<Slot>,
+    /// First free slot.
     free: usize,
     /// Charge for the memory of the slots, which grows with the table.
     charge: Option<Charge>,
@@ -53,7 +55,7 @@ impl Calls {
         let slot = Slot {
             coroutine: None,
             token,
-            cancelled: false,
+            is_cancelled: false,
             next: NONE,
         };
         if let Some(free) = self.slots.get_mut(self.free) {
@@ -74,7 +76,7 @@ impl Calls {
     }
 
     /// Sets the coroutine of a call. Returns false if the process has ended meanwhile.
-    pub(super) fn set(&mut self, number: usize, coroutine: CoroutineId) -> bool {
+    pub(super) fn set_coroutine(&mut self, number: usize, coroutine: CoroutineId) -> bool {
         let slot = self.slots.get_mut(number);
         slot.map(|slot| slot.coroutine = Some(coroutine)).is_some()
     }
@@ -87,10 +89,11 @@ impl Calls {
         }
     }
 
-    /// Marks an asynchronous call as cancelled. Returns its coroutine, which the caller wakes.
+    /// Marks an asynchronous call as cancelled. Returns the coroutine of the call, which the caller
+    /// wakes.
     pub(super) fn cancel(&mut self, number: usize, token: u64) -> Option<CoroutineId> {
         let coroutine = self.find(number, token)?;
-        self.slots[number].cancelled = true;
+        self.slots[number].is_cancelled = true;
         Some(coroutine)
     }
 
@@ -100,7 +103,7 @@ impl Calls {
     }
 
     pub(super) fn is_cancelled(&self, number: usize) -> bool {
-        self.slots.get(number).is_some_and(|slot| slot.cancelled)
+        self.slots.get(number).is_some_and(|slot| slot.is_cancelled)
     }
 
     pub(super) fn coroutines(self) -> impl Iterator<Item = CoroutineId> {

@@ -15,6 +15,7 @@ use crate::storage::OpenFile;
 
 /// Maximum number of descriptors of a process: both ends of 4,096 pipes.
 const MAX_FILES: usize = 8192;
+/// Maximum number of files that a program passes to a child.
 pub(crate) const MAX_PASSED: usize = 16;
 
 #[derive(Clone)]
@@ -103,7 +104,8 @@ impl File {
     }
 }
 
-/// Returns the maximum memory of a table of `slots` slots, in KiB.
+/// Returns the maximum memory of a table of `slots` slots, in KiB. A vector that grows may allocate
+/// twice the memory that it needs.
 const fn kib(slots: usize) -> usize {
     (2 * slots * size_of::<Option<File>>()).div_ceil(1 << 10)
 }
@@ -164,13 +166,13 @@ impl Files {
         let mut descriptors = [0; N];
         let mut from = self.first_free.min(self.slots.len());
         for descriptor in &mut descriptors {
-            let free = |slot: &Option<File>| slot.is_none();
-            let found = self.slots[from..].iter().position(free);
-            *descriptor = found.map_or(self.slots.len(), |found| from + found);
+            let is_free = |slot: &Option<File>| slot.is_none();
+            let offset = self.slots[from..].iter().position(is_free);
+            *descriptor = offset.map_or(self.slots.len(), |offset| from + offset);
             if *descriptor >= MAX_FILES {
                 return Err(Error::TooMany);
             }
-            if found.is_none() {
+            if offset.is_none() {
                 self.charge_slot(share)?;
                 self.slots.try_reserve(1).map_err(|_| Error::OutOfMemory)?;
                 self.slots.push(None);

@@ -10,7 +10,7 @@
 //! work of a thread, such as a poll, is never finished in the child.
 //!
 //! *Exec* creates another process with the same [`Identity`](super::Identity) and the files of the
-//! old process, which ends without a status.
+//! old process. The old process then ends without an exit status.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -33,10 +33,12 @@ use crate::{clock, executor, memory, run_queue, switching};
 
 /// Time limit for the other threads to leave their critical sections.
 const QUIESCE_MICROS: u64 = 500_000;
+/// Interval at which the other threads are checked.
 const POLL_MICROS: u64 = 50;
 /// Number of pages that are copied between two yields.
 const PAGES_AT_ONCE: usize = 16;
 
+/// Copy of a thread, from which `fork` creates the thread of the child.
 pub(crate) struct ThreadImage {
     line: usize,
     number: usize,
@@ -160,7 +162,7 @@ pub(crate) async fn fork(parent: Arc<Process>, image: ThreadImage) -> Result<isi
     // The calling thread, which has waited all the time, continues unchanged in the child.
     space.copy_line(&from, image.line);
     thread.interrupted = image.interrupted;
-    reserved.become_process(child);
+    reserved.fill(child);
     run_queue::push_back(thread);
     Ok(number as isize)
 }
@@ -174,14 +176,14 @@ async fn copy(
     let space = AddressSpace::new(share).map_err(out_of_memory)?;
     let mut info = [0; size_of::<ProcessInfo>()];
     from.read(UserSlice::new(layout::INFO, info.len())?, &mut info)?;
-    let own = core::mem::offset_of!(ProcessInfo, process);
-    info[own..own + 8].copy_from_slice(&(number as u64).to_le_bytes());
+    let offset = core::mem::offset_of!(ProcessInfo, process);
+    info[offset..offset + 8].copy_from_slice(&(number as u64).to_le_bytes());
     space
         .map_page(layout::INFO, &info, Mapping::USER_CONSTANTS)
         .map_err(out_of_memory)?;
-    let mut at = Some(0);
-    while let Some(page) = at {
-        at = space
+    let mut next = Some(0);
+    while let Some(page) = next {
+        next = space
             .copy_pages(from, page, PAGES_AT_ONCE)
             .map_err(out_of_memory)?;
         executor::yield_now().await;
@@ -200,9 +202,9 @@ pub(crate) struct Program<'a> {
     pub(crate) argument: &'a [u8],
 }
 
-/// Replaces the program of a process by another, for a caller of level `level`. Returns the thread
-/// that runs the new program, at level `own`; the caller makes it ready and drops the calling
-/// thread. No thread of the old program runs afterwards.
+/// Replaces the program of a process by another. Returns the thread that runs the new program, at
+/// level `own_level`; the caller makes it ready and drops the calling thread. `level` is the level
+/// of the caller. No thread of the old program runs afterwards.
 ///
 /// # Errors
 /// [`Error::BadProgram`], [`Error::OutOfMemory`], [`Error::TooMany`] threads: the process is
@@ -210,7 +212,7 @@ pub(crate) struct Program<'a> {
 pub(crate) fn exec(
     old: &Arc<Process>,
     program: &Program<'_>,
-    own: Level,
+    own_level: Level,
     level: Level,
 ) -> Result<Box<Thread>, Error> {
     let number = old.number() as u64;
@@ -219,7 +221,7 @@ pub(crate) fn exec(
         bytes,
         argument,
     } = *program;
-    let (space, context) = load::load(bytes, number, own, argument, old.share())?;
+    let (space, context) = load::load(bytes, number, own_level, argument, old.share())?;
     let (identity, name) = (old.identity.clone(), name.into());
     let new = Process::new(
         identity,
@@ -229,13 +231,13 @@ pub(crate) fn exec(
         Files::new(),
         layout::HEAP,
     );
-    let (_, first) = new.add_thread(None, context, own)?;
+    let (_, first) = new.add_thread(None, context, own_level)?;
     if !table::replace(old, &new) {
         new.ended.store(true, SeqCst);
         new.clear(level);
         return Err(Error::NoProcess);
     }
-    // From now on the end of the process ends the new program.
+    // From now on `Process::end` of `new` ends the process.
     *new.files.lock() = core::mem::replace(&mut *old.files.lock(), Files::new());
     if new.is_ended() {
         new.drop_files();

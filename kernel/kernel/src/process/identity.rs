@@ -57,8 +57,9 @@ pub(crate) struct Identity {
     pub(super) parent: AtomicUsize,
     pub(super) exit_state: IrqLock<ExitState>,
     pub(super) share: Arc<Share>,
-    /// Set for the first process of a share, with which the share ends.
-    pub(super) begins_share: bool,
+    /// Set for the process that was created together with its share. When this process ends, all
+    /// other processes in the share are killed.
+    pub(super) owns_share: bool,
 }
 
 impl Identity {
@@ -66,13 +67,13 @@ impl Identity {
         number: usize,
         parent: usize,
         share: Arc<Share>,
-        begins_share: bool,
+        owns_share: bool,
     ) -> Arc<Identity> {
         Arc::new(Identity {
             number,
             parent: AtomicUsize::new(parent),
             share,
-            begins_share,
+            owns_share,
             exit_state: IrqLock::new(ExitState {
                 status: None,
                 calls: 0,

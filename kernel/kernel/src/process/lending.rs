@@ -8,12 +8,12 @@
 //!                                                                 and on along the chain …
 //! ```
 //!
-//! The effective level of a thread is its own, set by its program, or the most urgent level that is
-//! lent to it. Loans are recomputed from the waiting calls whenever a call begins or stops waiting,
-//! or changes its level. So a loan ends with its wait, for whatever reason the wait ends, and no
-//! thread stays raised. A loan is passed on immediately along chains of waiting threads, and in a
-//! cycle until no level changes any more. A *line* is the index of a thread in its process
-//! (`threads.rs`).
+//! The effective level of a thread is the more urgent of its own level, which its program sets, and
+//! the most urgent level that is lent to the thread. Loans are recomputed from the waiting
+//! calls whenever a call begins or stops waiting, or changes its level. So a loan ends with its
+//! wait, for whatever reason the wait ends, and no thread stays raised. A loan is passed on
+//! immediately along chains of waiting threads, and in a cycle until no level changes any more. A
+//! *line* is the index of a thread in its process (`threads.rs`).
 //!
 //! *Locks.* The word of a lock is 0 or the number of the thread that holds it, and [`CONTENDED`] if
 //! other threads wait. The holder passes the lock to the most urgent waiter, and among equally
@@ -96,24 +96,25 @@ impl WaitList {
 
     /// Sets the level of a call. Returns the line that the call lends to, if the level has changed.
     fn set_level(&mut self, call: CoroutineId, level: Level) -> Option<usize> {
-        let mut all = self.0.iter_mut();
-        let waiting = all.find(|waiting| waiting.call == call)?;
+        let mut calls = self.0.iter_mut();
+        let waiting = calls.find(|waiting| waiting.call == call)?;
         let before = core::mem::replace(&mut waiting.level, level);
         waiting.borrower.filter(|_| before != level)
     }
 
-    /// Returns the calls that wait for a lock, with the number of the thread that will hold it.
-    fn lock_waiters(&mut self, wanted: usize) -> impl Iterator<Item = (&mut WaitingCall, usize)> {
+    /// Returns the calls that wait for the lock at address `lock`, each with the number of the
+    /// thread for which it waits.
+    fn lock_waiters(&mut self, lock: usize) -> impl Iterator<Item = (&mut WaitingCall, usize)> {
         self.0.iter_mut().filter_map(move |waiting| {
             let WaitTarget::Lock { address, thread } = waiting.target else {
                 return None;
             };
-            (address == wanted).then_some((waiting, thread))
+            (address == lock).then_some((waiting, thread))
         })
     }
 
     /// Removes the most urgent call that waits for a lock; returns it with the number of its
-    /// thread, and whether others wait.
+    /// thread, and whether other calls still wait.
     fn take_lock_waiter(&mut self, address: usize) -> Option<(WaitingCall, usize, bool)> {
         // `min_by_key` returns the first of several minima.
         let first = self
@@ -254,18 +255,18 @@ impl Process {
         call: CoroutineId,
     ) -> Result<bool, Error> {
         let mut threads = self.threads.lock();
-        let own = thread as u32 & HOLDER;
+        let holder = thread as u32 & HOLDER;
         let mut word = space.load_word(address)?;
         loop {
-            let marked = match word & HOLDER {
+            let new_word = match word & HOLDER {
                 // Only a faulty program marks a free lock as contended.
-                0 => own | word & CONTENDED,
+                0 => holder | word & CONTENDED,
                 _ => word | CONTENDED,
             };
-            match space.exchange_word(address, word, marked)? {
+            match space.exchange_word(address, word, new_word)? {
                 Ok(()) if word & HOLDER == 0 => return Ok(true),
                 Ok(()) => break,
-                Err(seen) => word = seen,
+                Err(current) => word = current,
             }
         }
         let borrower = threads.line_of_holder(word & HOLDER);
@@ -296,11 +297,11 @@ impl Process {
         };
         let contended = if is_contended { CONTENDED } else { 0 };
         space.store_word(address, thread as u32 & HOLDER | contended)?;
-        let new = threads.line_of(thread);
+        let new_holder = threads.line_of(thread);
         for (waiting, _) in threads.wait_list.lock_waiters(address) {
-            waiting.borrower = new;
+            waiting.borrower = new_holder;
         }
-        for line in [new, granted.borrower].into_iter().flatten() {
+        for line in [new_holder, granted.borrower].into_iter().flatten() {
             self.update_loan(&mut threads, line);
         }
         drop(threads);
@@ -317,6 +318,7 @@ fn current_level() -> Level {
     level.unwrap_or(executor::LEAST_URGENT_WORK)
 }
 
+/// A loan of the level of a waiting call, which ends when the value is dropped.
 pub(super) struct Loan<'a> {
     process: &'a Process,
     call: CoroutineId,
@@ -366,10 +368,10 @@ impl Future for Lock {
             return Poll::Ready(Err(Error::BadArgument));
         };
         let process = &self.process;
-        let taken = process
+        let is_taken = process
             .space()
             .and_then(|space| process.take_lock(&space, self.address, self.thread, call));
-        match taken {
+        match is_taken {
             Ok(true) => Poll::Ready(Ok(0)),
             Ok(false) => {
                 self.call = Some(call);

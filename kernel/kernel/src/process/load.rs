@@ -53,11 +53,12 @@ fn map_segment(space: &AddressSpace, segment: Segment<'_>) -> Result<(), Error> 
     let end = segment.start + segment.len;
     let is_in_image = segment.start >= layout::IMAGE && end <= layout::IMAGE_END;
     // W^X, and no page belongs to two segments.
-    let is_sound = segment.start.is_multiple_of(PAGE) && !(segment.write && segment.execute);
+    let is_sound =
+        segment.start.is_multiple_of(PAGE) && !(segment.is_writable && segment.is_executable);
     if !is_in_image || !is_sound {
         return Err(Error::BadProgram);
     }
-    let mapping = match (segment.execute, segment.write) {
+    let mapping = match (segment.is_executable, segment.is_writable) {
         (true, _) => Mapping::USER_TEXT,
         (false, true) => Mapping::USER_DATA,
         (false, false) => Mapping::USER_CONSTANTS,
@@ -82,12 +83,13 @@ fn info_page(
     vdso: &[u64],
     argument: &[u8],
 ) -> Box<[u8; size_of::<ProcessInfo>()]> {
+    /// Length of the words before the argument, in bytes.
     const WORDS: usize = core::mem::offset_of!(ProcessInfo, argument);
     let mut page = Box::new([0; size_of::<ProcessInfo>()]);
     let level = u64::from(level.get());
-    let first = [os_abi::VERSION, process, level, clock::ticks_per_second()];
-    let last = [argument.len() as u64];
-    let words = first.iter().chain(vdso).chain(&last);
+    let first_words = [os_abi::VERSION, process, level, clock::ticks_per_second()];
+    let last_words = [argument.len() as u64];
+    let words = first_words.iter().chain(vdso).chain(&last_words);
     for (bytes, word) in page.chunks_exact_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }

@@ -75,6 +75,7 @@ use threads::Threads;
 
 /// Significant bits of the status of a process.
 const STATUS: isize = 0xff;
+/// Size of a thread's line of words in bytes (`threads.rs`).
 const LINE_BYTES: usize = 8 * LINE_WORDS;
 
 /// Makes the remaining memory available to programs.
@@ -100,6 +101,7 @@ pub(crate) struct Process {
     held: AtomicUsize,
     calls: IrqLock<Calls>,
     ring: IrqLock<Ring>,
+    /// Set while a user interrupt is pending.
     interrupt: AtomicBool,
     /// Level to which the next thread that becomes ready is raised (`run_queue.rs`).
     pub(crate) pending_level: PendingLevel,
@@ -178,11 +180,11 @@ impl Process {
         Ok((number, Box::new(thread)))
     }
 
-    /// Returns a level that a thread of the process may have.
+    /// Returns the level, if a thread of the process may have it.
     ///
     /// # Errors
     /// [`Error::TooUrgent`] above the ceiling; [`Error::BadArgument`] below the levels of work.
-    pub(crate) fn allowed(&self, level: Level) -> Result<Level, Error> {
+    pub(crate) fn check_level(&self, level: Level) -> Result<Level, Error> {
         if level < self.ceiling {
             return Err(Error::TooUrgent);
         }
@@ -212,8 +214,8 @@ impl Process {
     pub(crate) fn add_files<const N: usize>(&self, files: [File; N]) -> Result<[usize; N], Error> {
         let mut table = self.files.lock();
         let added = table.add(self.share(), files);
-        // If the process ends later, its end finds these files; if it has ended, they are dropped
-        // here.
+        // If the process ends later, `Process::end` finds these files; if it has ended, they are
+        // dropped here.
         drop(table);
         if self.is_ended() {
             self.drop_files();
@@ -239,7 +241,7 @@ impl Process {
         f: impl FnOnce(&mut Threads, Box<Thread>) -> R,
     ) -> Option<R> {
         let mut threads = self.threads.lock();
-        // If the process ends later, its end finds the thread that `f` stores.
+        // If the process ends later, `Process::end` finds the thread that `f` stores.
         if self.is_ended() {
             drop(threads);
             drop(thread);
@@ -272,7 +274,8 @@ impl Process {
         wait_until(&self.threads, |threads| threads.join(number)).await
     }
 
-    /// Reserves a range of `len` bytes, above a hole of `hole` bytes.
+    /// Reserves a range of `len` bytes, above a hole of `hole` bytes. Returns `None` if the
+    /// addresses do not suffice.
     pub(crate) fn reserve_addresses(&self, hole: usize, len: usize) -> Option<Range<usize>> {
         let limit = layout::STACK_TOP - layout::STACK_SIZE - PAGE;
         let after = |start: usize| start.checked_add(hole)?.checked_add(len);
@@ -294,15 +297,15 @@ impl Process {
             .compare_exchange(range.end, range.start, SeqCst, SeqCst);
     }
 
-    /// Ends the process with a status, unless it has ended before, for a caller of level `level`.
-    /// May be called on any hart, but not by an interrupt handler.
+    /// Ends the process with a status, unless it has ended before. `level` is the level of the
+    /// caller. May be called on any hart, but not by an interrupt handler.
     pub(crate) fn end(&self, status: isize, level: Level) {
         if self.ended.swap(true, SeqCst) {
             return;
         }
         self.clear(level);
         table::release_children(self.number());
-        if self.identity.begins_share {
+        if self.identity.owns_share {
             self.share().end(level);
         }
         // The result of `wait` is never an error.
@@ -323,7 +326,7 @@ impl Process {
         let domain = executor::domain();
         for call in calls.coroutines() {
             // The coroutine may have finished meanwhile.
-            if domain.level(call).is_ok_and(|own| own > level) {
+            if domain.level(call).is_ok_and(|current| current > level) {
                 let _ = domain.reprio(call, level);
             }
             let _ = domain.cancel(call);

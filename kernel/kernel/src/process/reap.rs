@@ -1,10 +1,11 @@
-//! The reaper: a kernel coroutine that ends the remaining processes of a share whose first process
-//! has ended (`share.rs`). Such a share is *over*. The reaper ends one process per poll, so that
-//! the end of many processes delays threads no longer than the end of one.
+//! The reaper: a kernel coroutine that ends the remaining processes of an ended share. A share has
+//! *ended* when the process that was created with it has ended (`share.rs`). The reaper ends one
+//! process per poll, so that the end of many processes delays threads no longer than the end of
+//! one.
 //!
 //! The reaper is as urgent as the most urgent caller that has ended a share, or waits for its end.
-//! No process is missed, because a share is marked as over before its members are searched, and a
-//! process enters the table before it checks whether its share is over.
+//! No process is missed, because a share is marked as ended before its members are searched, and a
+//! process enters the table before it is checked whether its share has ended.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -37,7 +38,7 @@ pub(super) fn init() -> Result<(), SpawnError> {
     Ok(())
 }
 
-/// Makes the reaper at least as urgent as `level`, because a share is over, or a caller of this
+/// Makes the reaper at least as urgent as `level`, because a share has ended, or a caller of this
 /// level waits until a share is empty.
 pub(super) fn request(level: Level) {
     let mut reaper = REAPER.lock();

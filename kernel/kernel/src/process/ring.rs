@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  call: reserve ─► coroutine … ─► complete: entry, tail
-//!                                    ├─ a thread takes them out: it becomes as urgent
+//!                                    ├─ a thread drains the ring: it becomes as urgent
 //!                                    ├─ a thread is parked: it resumes
 //!                                    └─ else: a user interrupt
 //! ```
@@ -20,8 +20,9 @@ use crate::memory::shared::SharedPage;
 use crate::memory::space::AddressSpace;
 
 pub(super) struct Ring {
-    /// Number of completions.
+    /// Number of all completions so far.
     tail: u64,
+    /// Number of reserved entries.
     in_flight: u64,
     /// Most urgent level of the completions that were not read.
     most_urgent: Level,
@@ -50,8 +51,8 @@ impl Ring {
             return Err(Error::TooMany);
         }
         let (page, _) = completion(self.tail + self.in_flight);
-        let mapped = space.ensure_completions(page);
-        mapped.map_err(|_| Error::OutOfMemory)?;
+        let result = space.ensure_completions(page);
+        result.map_err(|_| Error::OutOfMemory)?;
         self.in_flight += 1;
         Ok(())
     }

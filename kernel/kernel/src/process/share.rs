@@ -13,7 +13,7 @@
 //! share always remains for others. Limits are not guarantees, because neighbouring shares may
 //! together exceed the resources of the machine.
 //!
-//! A share is *over* when the process that was spawned with it has ended, for any reason. All
+//! A share has *ended* when the process that was spawned with it has ended, for any reason. All
 //! processes that are still in the share, including orphans, are then killed (`reap.rs`), and a
 //! wait for the process that was spawned with it lasts until none is left. So a parent can always
 //! limit, and end, the processes that a program starts.
@@ -72,7 +72,7 @@ pub(crate) struct Share {
     parent: Option<Arc<Share>>,
     limits: [usize; RESOURCES],
     used: [AtomicUsize; RESOURCES],
-    is_over: AtomicBool,
+    has_ended: AtomicBool,
     living: IrqLock<LiveProcesses>,
 }
 
@@ -103,7 +103,7 @@ impl Share {
             parent,
             limits,
             used: [const { AtomicUsize::new(0) }; RESOURCES],
-            is_over: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             living: IrqLock::new(LiveProcesses {
                 count: 0,
                 waiters: Waiters::new(),
@@ -148,8 +148,11 @@ impl Share {
     fn add(&self, resource: Resource, count: usize) -> Result<(), Error> {
         let n = resource as usize;
         for share in self.self_and_ancestors() {
-            let raised = |used: usize| Some(used + count).filter(|sum| *sum <= share.limits[n]);
-            if share.used[n].fetch_update(Relaxed, Relaxed, raised).is_ok() {
+            let increase = |used: usize| Some(used + count).filter(|sum| *sum <= share.limits[n]);
+            if share.used[n]
+                .fetch_update(Relaxed, Relaxed, increase)
+                .is_ok()
+            {
                 continue;
             }
             for inner in self
@@ -166,16 +169,16 @@ impl Share {
         Ok(())
     }
 
-    /// Ends all processes in the share, for a caller of level `level`.
+    /// Ends the share, and so all processes in it. `level` is the level of the caller.
     pub(super) fn end(&self, level: upshift_core::Level) {
-        self.is_over.store(true, SeqCst);
+        self.has_ended.store(true, SeqCst);
         reap::request(level);
     }
 
-    /// Returns whether the first process of the share, or of an enclosing share, has ended.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns whether the share or an enclosing share has ended.
+    pub(super) fn has_ended(&self) -> bool {
         self.self_and_ancestors()
-            .any(|share| share.is_over.load(SeqCst))
+            .any(|share| share.has_ended.load(SeqCst))
     }
 
     pub(super) fn add_process(&self) {
@@ -197,7 +200,7 @@ impl Share {
     }
 
     /// Waits until the share has no processes; the reaper is as urgent as the waiter.
-    pub(super) async fn until_empty(&self) {
+    pub(super) async fn wait_until_empty(&self) {
         wait_until(&self.living, |living| {
             if living.count == 0 {
                 return Some(());

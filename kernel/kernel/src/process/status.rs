@@ -38,7 +38,7 @@ impl Process {
         let threads = self.threads.lock();
         for thread in threads.states() {
             let level = match thread {
-                ThreadState::WaitList(level) => level.get(),
+                ThreadState::Waiting(level) => level.get(),
                 ThreadState::Runnable(slot) => match run_queue::position(self, slot) {
                     Some(Position::Ready(level)) => {
                         status.ready += 1;

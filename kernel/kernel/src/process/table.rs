@@ -16,6 +16,7 @@ use crate::arch::trap::UserContext;
 use crate::waiters::wait_until;
 use crate::{executor, run_queue};
 
+/// Number of slots: the maximum number of processes.
 pub(super) const MAX_PROCESSES: usize = 256;
 
 enum SlotState {
@@ -28,6 +29,7 @@ struct ProcessSlot {
     state: SlotState,
     /// Number of the process, or of the last process, in this slot.
     number: usize,
+    /// Charge for the process to its share.
     charge: Option<Charge>,
 }
 
@@ -58,11 +60,12 @@ pub(super) fn from_slot(from: usize) -> Option<(usize, Arc<Process>)> {
     })
 }
 
-/// Returns the number of processes, including ended processes for which nobody has waited.
+/// Returns the number of slots in use: for processes that run, that are being created, or that have
+/// ended and not been waited for.
 pub(crate) fn count() -> usize {
     let table = TABLE.lock();
-    let lives = |slot: &&ProcessSlot| !matches!(slot.state, SlotState::Free);
-    table.iter().filter(lives).count()
+    let is_in_use = |slot: &&ProcessSlot| !matches!(slot.state, SlotState::Free);
+    table.iter().filter(is_in_use).count()
 }
 
 pub(crate) struct Spawn<'a> {
@@ -94,7 +97,7 @@ pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
     let level = spawn.level.max(spawn.ceiling);
     let (process, context) = create(reserved.number(), share, spawn)?;
     let (_, thread) = process.add_thread(None, context, level)?;
-    reserved.become_process(process.clone());
+    reserved.fill(process.clone());
     run_queue::push_back(thread);
     Ok(process)
 }
@@ -103,16 +106,17 @@ pub(crate) fn spawn(spawn: Spawn<'_>) -> Result<Arc<Process>, Error> {
 pub(super) struct Reserved(usize);
 
 impl Reserved {
-    /// Takes a free slot and assigns its next number, which is not 0 and was never used before.
+    /// Takes a free slot and assigns its next number, which is not 0 and was never used before. The
+    /// number modulo [`MAX_PROCESSES`] is the index of the slot.
     ///
     /// # Errors
     /// [`Error::TooMany`].
     pub(super) fn new(share: &Arc<Share>) -> Result<Reserved, Error> {
         let charge = share.charge(Resource::Processes, 1)?;
         let mut table = TABLE.lock();
-        let free = |(_, slot): &(usize, &mut ProcessSlot)| matches!(slot.state, SlotState::Free);
-        let found = table.iter_mut().enumerate().find(free);
-        let (index, slot) = found.ok_or(Error::TooMany)?;
+        let is_free = |(_, slot): &(usize, &mut ProcessSlot)| matches!(slot.state, SlotState::Free);
+        let free_slot = table.iter_mut().enumerate().find(is_free);
+        let (index, slot) = free_slot.ok_or(Error::TooMany)?;
         slot.number = slot.number.max(index) + MAX_PROCESSES;
         slot.state = SlotState::Reserved;
         slot.charge = Some(charge);
@@ -123,8 +127,8 @@ impl Reserved {
         self.0
     }
 
-    /// Inserts the process, whose thread has not started, into the table.
-    pub(super) fn become_process(self, process: Arc<Process>) {
+    /// Inserts the process, whose thread has not started, into the slot.
+    pub(super) fn fill(self, process: Arc<Process>) {
         self.insert(&process);
         check_inserted(&process);
     }
@@ -138,16 +142,17 @@ impl Reserved {
 }
 
 /// Checks a process that has just entered the table: makes it an orphan if its parent has ended,
-/// and ends it if its share is over.
+/// and ends it if its share has ended, that is, if the process that was created with this share has
+/// ended.
 fn check_inserted(process: &Process) {
     let identity = &process.identity;
     let parent = identity.parent.load(SeqCst);
-    // If the parent ends later, its end finds the process in the table.
+    // If the parent ends later, `release_children` finds this process in the table.
     if parent != 0 && find(parent).is_none_or(|parent| parent.is_ended()) {
         orphan(identity);
     }
     // The reaper may have searched before the process entered the table: see `reap`.
-    if process.share().is_over() {
+    if process.share().has_ended() {
         process.end(KILLED, executor::level());
     }
 }
@@ -155,14 +160,15 @@ fn check_inserted(process: &Process) {
 /// Makes a process an orphan, for which no parent waits.
 fn orphan(identity: &Identity) {
     identity.parent.store(0, SeqCst);
-    // Either the end of the process sees the store, or this load sees the end.
+    // Either `Process::end` sees that there is no parent and removes the process, or the status is
+    // already set here.
     if identity.exit_state.lock().status.is_some() {
         remove(identity.number);
     }
 }
 
-/// Simulates a process whose parent has ended, and which itself ends, for example by the reaper,
-/// before the end of its parent is noticed.
+/// Simulates a process that ends (for example, killed by the reaper) after its parent has ended,
+/// but before [`check_inserted`] makes it an orphan.
 #[cfg(feature = "selftest")]
 pub(crate) fn spawn_and_end(spawn: Spawn<'_>) -> Result<(), Error> {
     let share = spawn.share.child(spawn.halvings);
@@ -180,8 +186,9 @@ impl Drop for Reserved {
     }
 }
 
-/// Replaces the program in a slot, whose process ends without a status. Returns false if the
-/// process has already ended.
+/// Replaces the process `old` in its slot by `new`, which runs another program under the same
+/// number. `old` ends without an exit status, so no waiter is woken. Returns false if `old` has
+/// already ended.
 pub(super) fn replace(old: &Arc<Process>, new: &Arc<Process>) -> bool {
     let mut table = TABLE.lock();
     let state = &mut table[old.number() % MAX_PROCESSES].state;
@@ -204,13 +211,13 @@ pub(super) fn remove(number: usize) {
     if slot.number != number {
         return;
     }
-    let gone = (
+    let removed = (
         core::mem::replace(&mut slot.state, SlotState::Free),
         slot.charge.take(),
     );
     // The lock is released first, because the drop frees memory.
     drop(table);
-    drop(gone);
+    drop(removed);
 }
 
 /// Makes the children of an ended process orphans.
@@ -226,7 +233,8 @@ pub(super) fn release_children(number: usize) {
     }
 }
 
-/// Waits until a child has ended; its number is invalid afterwards.
+/// Waits until a child has ended; returns its status. The number of the child is invalid
+/// afterwards.
 ///
 /// # Errors
 /// [`Error::NoProcess`] if `number` is not a child of `parent`.
@@ -237,12 +245,13 @@ pub(crate) async fn wait(parent: usize, number: usize) -> Result<isize, Error> {
     Ok(status)
 }
 
-/// Waits until a process has ended with all its calls, and its share is empty.
+/// Waits until a process has ended and none of its system calls is still running. If the process
+/// was created with a share, waits also until the share is empty. Returns the status.
 pub(crate) async fn wait_for_end(process: &Process) -> isize {
     let identity = &process.identity;
     let status = wait_for_status(identity).await;
-    if identity.begins_share {
-        identity.share.until_empty().await;
+    if identity.owns_share {
+        identity.share.wait_until_empty().await;
     }
     status
 }
@@ -251,18 +260,18 @@ async fn wait_for_status(identity: &Identity) -> isize {
     wait_until(&identity.exit_state, |exit_state| exit_state.final_status()).await
 }
 
-/// Returns a process that has not ended although its share is over.
+/// Returns a process that has not ended although its share has ended.
 pub(super) fn find_unreaped() -> Option<Arc<Process>> {
     let table = TABLE.lock();
     table.iter().find_map(|slot| match &slot.state {
-        SlotState::Occupied(process) if !process.is_ended() && process.share().is_over() => {
+        SlotState::Occupied(process) if !process.is_ended() && process.share().has_ended() => {
             Some(process.clone())
         }
         _ => None,
     })
 }
 
-/// Ends a child, for a caller of level `level`.
+/// Ends a child. `level` is the level of the caller.
 ///
 /// # Errors
 /// [`Error::NoProcess`] if `number` is not a child of `parent`.
@@ -294,14 +303,14 @@ fn create(
     share: Arc<Share>,
     spawn: Spawn<'_>,
 ) -> Result<(Arc<Process>, UserContext), Error> {
-    let (own, level) = (number as u64, spawn.level.max(spawn.ceiling));
-    let (space, context) = load::load(spawn.program, own, level, spawn.argument, &share)?;
+    let level = spawn.level.max(spawn.ceiling);
+    let (space, context) = load::load(spawn.program, number as u64, level, spawn.argument, &share)?;
     let mut files = Files::new();
     for file in spawn.files {
         files.add(&share, [file])?;
     }
-    let begins_share = spawn.halvings != 0 || spawn.parent == 0;
-    let identity = Identity::new(number, spawn.parent, share, begins_share);
+    let owns_share = spawn.halvings != 0 || spawn.parent == 0;
+    let identity = Identity::new(number, spawn.parent, share, owns_share);
     let name = spawn.name.into();
     let process = Process::new(identity, name, spawn.ceiling, space, files, layout::HEAP);
     Ok((process, context))

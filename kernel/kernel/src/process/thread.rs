@@ -31,6 +31,7 @@ pub(crate) struct Thread {
     pub(crate) queue_slot: QueueSlot,
     /// Registers while the thread does not run.
     pub(crate) context: UserContext,
+    /// Level that the program has set.
     pub(crate) own_level: Level,
     /// Level to which the thread is raised until it has handled a user interrupt or a completion.
     pub(crate) raised: Level,
@@ -39,10 +40,12 @@ pub(crate) struct Thread {
     pub(crate) level: Level,
     /// Remaining ticks of the quantum, while the thread does not run.
     pub(crate) quantum_left: u64,
-    /// End of the quantum, while the thread runs.
+    /// End of the quantum, in ticks, while the thread runs.
     pub(crate) quantum_end: u64,
-    /// End of the grace in which the thread may continue, or 0 if it has none.
-    pub(crate) grace: u64,
+    /// End of the grace in which the thread may continue, in ticks, or 0 if the thread has no
+    /// grace.
+    pub(crate) grace_end: u64,
+    /// State of the interrupted code, while the thread is in the handler of a user interrupt.
     pub(crate) interrupted: Option<Box<Interrupted>>,
 }
 
@@ -64,7 +67,7 @@ impl Thread {
             level,
             quantum_left: switching::quantum(),
             quantum_end: 0,
-            grace: 0,
+            grace_end: 0,
             interrupted: None,
         };
         trace::thread(&thread, TraceState::Created);
@@ -123,28 +126,28 @@ impl Thread {
     /// of the section.
     pub(crate) fn is_in_grace(&mut self, space: &AddressSpace) -> bool {
         if space.line(self.line, CRITICAL) == 0 {
-            self.grace = 0;
+            self.grace_end = 0;
             return false;
         }
-        if self.grace == 0 {
-            self.grace = clock::now() + clock::from_micros(GRACE_MICROS);
+        if self.grace_end == 0 {
+            self.grace_end = clock::now() + clock::from_micros(GRACE_MICROS);
             space.set_line(self.line, YIELD_REQUESTED, 1);
         }
-        clock::now() < self.grace
+        clock::now() < self.grace_end
     }
 
     /// Returns whether a thread of a held process is in a critical section that it must finish
     /// first. The word `YIELD_REQUESTED` makes the program enter the kernel afterwards.
     pub(crate) fn must_finish_critical_section(&self, space: &AddressSpace) -> bool {
-        let critical = space.line(self.line, CRITICAL) != 0;
-        if critical {
+        let is_critical = space.line(self.line, CRITICAL) != 0;
+        if is_critical {
             space.set_line(self.line, YIELD_REQUESTED, 1);
         }
-        critical
+        is_critical
     }
 
     pub(crate) fn end_grace(&mut self, space: &AddressSpace) {
-        if core::mem::replace(&mut self.grace, 0) != 0 {
+        if core::mem::replace(&mut self.grace_end, 0) != 0 {
             space.set_line(self.line, YIELD_REQUESTED, 0);
         }
     }
@@ -152,7 +155,7 @@ impl Thread {
     /// Ends the quantum at the request of the thread, even inside a critical section.
     pub(crate) fn yield_hart(&mut self) {
         self.quantum_end = 0;
-        self.grace = 1;
+        self.grace_end = 1;
     }
 
     /// Returns whether a fault is spurious. This is so if another thread of the process has mapped
@@ -164,11 +167,11 @@ impl Thread {
             _ => return false,
         };
         let byte = UserSlice::new(fault.value, 1);
-        let is_there = byte.is_ok_and(|byte| space.check(byte, access).is_ok());
-        if is_there {
+        let is_mapped = byte.is_ok_and(|byte| space.check(byte, access).is_ok());
+        if is_mapped {
             csr::flush_translations();
         }
-        is_there
+        is_mapped
     }
 
     /// Delivers a pending user interrupt: the thread continues in the handler that its program has

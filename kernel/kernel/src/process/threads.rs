@@ -14,7 +14,8 @@
 //! line plus a generation, so that no number is used twice. An ended thread keeps its line until it
 //! is joined, so the number of lines limits running and ended threads together.
 //!
-//! All operations are O(1) except joining, which is O(threads that wait to join).
+//! All operations are O(1), with a constant number of lines, except that the end of a thread wakes
+//! all waiters for ends of threads.
 
 use alloc::boxed::Box;
 
@@ -55,7 +56,8 @@ pub(crate) struct Threads {
     /// Bit n is set if line n is parked.
     parked: u64,
     /// The line that was last unparked for a completion.
-    unparked: usize,
+    last_unparked: usize,
+    /// Number of threads that have not ended.
     alive: usize,
     waiters: Waiters,
     pub(super) wait_list: WaitList,
@@ -86,7 +88,7 @@ pub(super) enum ThreadState {
     /// The thread has this queue slot: it is ready, runs, or is between the two.
     Runnable(u16),
     /// The thread waits, at this level.
-    WaitList(Level),
+    Waiting(Level),
 }
 
 impl Threads {
@@ -101,7 +103,7 @@ impl Threads {
                 }
             }; MAX_THREADS],
             parked: 0,
-            unparked: 0,
+            last_unparked: 0,
             alive: 0,
             waiters: Waiters::new(),
             wait_list: WaitList::new(),
@@ -114,12 +116,12 @@ impl Threads {
     /// # Errors
     /// [`Error::TooMany`].
     pub(super) fn add(&mut self, number: Option<usize>) -> Result<(usize, usize), Error> {
-        let free = |slot: &Slot| matches!(slot.state, State::Free);
-        let found = match number {
-            Some(number) => Some(number % MAX_THREADS).filter(|line| free(&self.slots[*line])),
-            None => self.slots.iter().position(free),
+        let is_free = |slot: &Slot| matches!(slot.state, State::Free);
+        let line = match number {
+            Some(number) => Some(number % MAX_THREADS).filter(|line| is_free(&self.slots[*line])),
+            None => self.slots.iter().position(is_free),
         };
-        let line = found.ok_or(Error::TooMany)?;
+        let line = line.ok_or(Error::TooMany)?;
         self.wait_list.end_loans_to(line);
         let slot = &mut self.slots[line];
         slot.number = number.unwrap_or(slot.number.max(line) + MAX_THREADS);
@@ -135,10 +137,10 @@ impl Threads {
 
     /// Returns the queue slots of threads that may be ready.
     pub(super) fn queue_slots(&self) -> impl Iterator<Item = u16> {
-        let runnable = |slot: &&Slot| matches!(slot.state, State::Runnable);
+        let is_runnable = |slot: &&Slot| matches!(slot.state, State::Runnable);
         self.slots
             .iter()
-            .filter(runnable)
+            .filter(is_runnable)
             .map(|slot| slot.queue_slot)
     }
 
@@ -147,7 +149,7 @@ impl Threads {
     pub(super) fn may_be_draining(&self, space: &AddressSpace) -> impl Iterator<Item = u16> {
         let may_be = |(line, slot): &(usize, &Slot)| {
             matches!(slot.state, State::Runnable)
-                && (self.unparked == *line || space.line(*line, CRITICAL) != 0)
+                && (self.last_unparked == *line || space.line(*line, CRITICAL) != 0)
         };
         let slots = self.slots.iter().enumerate();
         slots.filter(may_be).map(|(_, slot)| slot.queue_slot)
@@ -155,8 +157,8 @@ impl Threads {
 
     /// Takes the queue slot of a thread that was ready or running when the process ended.
     pub(super) fn take_queue_slot(&mut self) -> Option<u16> {
-        let runnable = |slot: &&mut Slot| matches!(slot.state, State::Runnable);
-        let slot = self.slots.iter_mut().find(runnable)?;
+        let is_runnable = |slot: &&mut Slot| matches!(slot.state, State::Runnable);
+        let slot = self.slots.iter_mut().find(is_runnable)?;
         slot.state = State::Free;
         Some(slot.queue_slot)
     }
@@ -169,8 +171,8 @@ impl Threads {
     pub(super) fn line_of(&self, number: usize) -> Option<usize> {
         let line = number % MAX_THREADS;
         let slot = &self.slots[line];
-        let lives = !matches!(slot.state, State::Free | State::Ended(_));
-        (lives && slot.number == number).then_some(line)
+        let is_alive = !matches!(slot.state, State::Free | State::Ended(_));
+        (is_alive && slot.number == number).then_some(line)
     }
 
     /// Returns the line of the thread whose number has these low-order bits.
@@ -191,7 +193,7 @@ impl Threads {
         }
     }
 
-    /// Parks a thread that waits for the end of the call of a coroutine.
+    /// Makes a thread wait until the coroutine of its call has ended.
     pub(super) fn wait_in_call(&mut self, thread: Box<Thread>, call: CoroutineId) {
         trace::thread(&thread, TraceState::Blocked);
         let line = thread.line;
@@ -238,8 +240,8 @@ impl Threads {
         match self.parked {
             0 => None,
             parked => {
-                self.unparked = parked.trailing_zeros() as usize;
-                self.take_parked(self.unparked, level)
+                self.last_unparked = parked.trailing_zeros() as usize;
+                self.take_parked(self.last_unparked, level)
             }
         }
     }
@@ -261,8 +263,8 @@ impl Threads {
     }
 
     pub(super) fn take_held(&mut self) -> Option<Box<Thread>> {
-        let held = |slot: &Slot| matches!(slot.state, State::Held(_));
-        let line = self.slots.iter().position(held)?;
+        let is_held = |slot: &Slot| matches!(slot.state, State::Held(_));
+        let line = self.slots.iter().position(is_held)?;
         self.take(line, |_| true)
     }
 
@@ -271,33 +273,34 @@ impl Threads {
             State::Free | State::Ended(_) => None,
             State::Runnable => Some(ThreadState::Runnable(slot.queue_slot)),
             State::InCall(thread, _) | State::Parked(thread) | State::Held(thread) => {
-                Some(ThreadState::WaitList(thread.level))
+                Some(ThreadState::Waiting(thread.level))
             }
         })
     }
 
     pub(super) fn lines(&self) -> impl Iterator<Item = usize> {
-        let lives =
+        let is_alive =
             |(_, slot): &(usize, &Slot)| !matches!(slot.state, State::Free | State::Ended(_));
         self.slots
             .iter()
             .enumerate()
-            .filter(lives)
+            .filter(is_alive)
             .map(|(line, _)| line)
     }
 
     /// Takes out any thread that waits in the kernel, because the process ends.
     pub(super) fn take_waiting_thread(&mut self) -> Option<Box<Thread>> {
         self.parked = 0;
-        let here =
+        let is_waiting =
             |state: &State| matches!(state, State::InCall(..) | State::Parked(_) | State::Held(_));
-        let line = self.slots.iter().position(|slot| here(&slot.state))?;
-        self.take(line, here)
+        let line = self.slots.iter().position(|slot| is_waiting(&slot.state))?;
+        self.take(line, is_waiting)
     }
 
-    fn take(&mut self, line: usize, wanted: fn(&State) -> bool) -> Option<Box<Thread>> {
+    /// Takes the thread of a line out of its state if `is_wanted` accepts the state.
+    fn take(&mut self, line: usize, is_wanted: fn(&State) -> bool) -> Option<Box<Thread>> {
         let state = &mut self.slots[line].state;
-        if !wanted(state) {
+        if !is_wanted(state) {
             return None;
         }
         match core::mem::replace(state, State::Runnable) {

@@ -5,16 +5,16 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use upshift_core::{CoroutineId, Level};
 
-use super::{Entry, NO_LEVEL, NONE, READY, RUNNING, RunQueue, ready};
+use super::{Entry, NO_LEVEL, NONE, READY, RUNNING, RunQueue, ready_levels};
 use crate::process::Thread;
 use crate::{chaos, executor, hart};
 
 impl RunQueue {
-    pub(super) fn link(&mut self, thread: Box<Thread>, front: bool) {
+    pub(super) fn link(&mut self, thread: Box<Thread>, to_front: bool) {
         let slot = thread.queue_slot.index();
         let level = thread.level.get();
         let list = self.lists[usize::from(level)];
-        let (prev, next) = if front {
+        let (prev, next) = if to_front {
             (NONE, list.head)
         } else {
             (list.tail, NONE)
@@ -27,7 +27,7 @@ impl RunQueue {
         };
         self.link_neighbours(level, prev, slot);
         self.link_neighbours(level, slot, next);
-        READY.store(ready() | 1 << level, Release);
+        READY.store(ready_levels() | 1 << level, Release);
     }
 
     /// Links two slots of a list as neighbours; `NONE` stands for its ends.
@@ -53,14 +53,14 @@ impl RunQueue {
         let (level, next, prev) = (*level, *next, *prev);
         self.link_neighbours(level, prev, next);
         if self.lists[usize::from(level)].head == NONE {
-            READY.store(ready() & !(1 << level), Release);
+            READY.store(ready_levels() & !(1 << level), Release);
         }
         Some(thread)
     }
 
     /// Returns the most urgent level that has a ready thread, or 64 if no thread is ready.
     pub(super) fn most_urgent(&self) -> u8 {
-        ready().trailing_zeros() as u8
+        ready_levels().trailing_zeros() as u8
     }
 
     /// Records the level of the thread that runs on a hart, or [`NO_LEVEL`].
@@ -96,16 +96,16 @@ impl RunQueue {
         // The search begins at the first hart, or under chaos (`chaos.rs`) at a random hart.
         let first = chaos::below(online);
         let mut idle = (0..online).map(|n| (n + first) % online);
-        if let Some(index) = idle.find(|index| self.harts[*index].idle) {
-            self.harts[index].idle = false;
+        if let Some(index) = idle.find(|index| self.harts[*index].is_idle) {
+            self.harts[index].is_idle = false;
             return Some(index);
         }
-        let runs = |index: &usize| match self.harts[*index].running {
+        let running_level = |index: &usize| match self.harts[*index].running {
             NO_LEVEL => 0,
             running => running,
         };
         (0..online)
-            .max_by_key(runs)
-            .filter(|index| runs(index) > level)
+            .max_by_key(running_level)
+            .filter(|index| running_level(index) > level)
     }
 }

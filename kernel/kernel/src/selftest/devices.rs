@@ -27,7 +27,10 @@ pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome 
             console::readable().await;
             let mut byte = [0];
             let count = console::try_read(&mut byte);
-            ensure!(count == Some(1) && byte == *b"x", "{count:?} {byte:?}");
+            ensure!(
+                count == Some(1) && byte == *b"x",
+                "read {count:?} bytes: {byte:?}"
+            );
             let hart = console::served_by();
             ensure!(
                 hart == index,
@@ -41,16 +44,23 @@ pub(super) async fn interrupts_come_to_the_hart_they_are_routed_to() -> Outcome 
 pub(super) async fn memory_of_devices_comes_back() -> Outcome {
     let before = free_frames();
     for bytes in [1, 4096, 4097, 5 * 4096] {
-        let mut memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes}"))?;
+        let mut memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes} bytes"))?;
         let size = bytes.next_power_of_two().max(4096);
-        ensure!(memory.len() == size, "{} for {bytes}", memory.len());
-        ensure!(memory.iter().all(|byte| *byte == 0), "not zero");
+        ensure!(
+            memory.len() == size,
+            "{} bytes allocated for {bytes}",
+            memory.len()
+        );
+        ensure!(
+            memory.iter().all(|byte| *byte == 0),
+            "the memory is not zeroed"
+        );
         memory.fill(7);
         drop(memory);
         ensure!(free_frames() == before, "{bytes} bytes do not come back");
     }
     for bytes in [1, 5 * 4096] {
-        let memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes}"))?;
+        let memory = Dma::new(bytes).map_err(|_| format!("no memory for {bytes} bytes"))?;
         let size = memory.len();
         let in_device = memory.lend();
         let address = in_device.address().get();
@@ -59,7 +69,8 @@ pub(super) async fn memory_of_devices_comes_back() -> Outcome {
             "{bytes} bytes at {address:#x}"
         );
     }
-    // Memory that a device may still write to is leaked, so that it is not reused.
+    // Memory that a device may still write to is leaked, so that it is not reused: a frame for a
+    // byte, and eight frames for five pages.
     let lost = before - free_frames();
     ensure!(lost == 1 + 8, "{lost} frames are lost");
     Ok(())
@@ -89,7 +100,7 @@ async fn ask_gateway(card: &mut Card, gateway: [u8; 4], ours: [u8; 4]) -> Outcom
     frame[38..].copy_from_slice(&gateway);
     let before = net::INTERRUPTS.load(Relaxed);
     for round in 0..100 {
-        ensure!(card.can_send(), "round {round}: nothing to send with");
+        ensure!(card.can_send(), "round {round}: no free send buffer");
         let sent = card.send(frame.len(), |to| to.copy_from_slice(&frame));
         ensure!(sent.is_some(), "round {round}: nothing is sent");
         // The host may be busy.

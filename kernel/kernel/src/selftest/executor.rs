@@ -18,12 +18,12 @@ use crate::memory::{frames, heap};
 use crate::sleep::sleep_until;
 use crate::{clock, ensure, executor, hart};
 
-fn at(level: u8) -> Priority {
+fn priority(level: u8) -> Priority {
     Priority::At(Level::new(level).unwrap_or(Level::DEFAULT))
 }
 
-/// Runs a test while coroutines that never yield occupy all other harts, so that
-/// order on this hart can be observed.
+/// Runs a test while coroutines that never yield occupy all other harts, so that the order on this
+/// hart can be observed.
 pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let busy = Arc::new(AtomicUsize::new(0));
@@ -31,15 +31,15 @@ pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) 
     let mut handles = Vec::new();
     for _ in 0..others {
         let (stop, busy) = (stop.clone(), busy.clone());
-        let hog = async move {
+        let busy_loop = async move {
             busy.fetch_add(1, SeqCst);
             while !stop.load(SeqCst) {
                 core::hint::spin_loop();
             }
         };
-        handles.push(executor::spawn(hog, at(31)).map_err(|error| format!("{error}"))?);
+        handles.push(executor::spawn(busy_loop, priority(31)).map_err(|error| format!("{error}"))?);
     }
-    // This coroutine is always ready and more urgent, so each hog starts on another hart.
+    // This coroutine is always ready and more urgent, so each busy loop starts on another hart.
     while busy.load(SeqCst) < others {
         yield_now().await;
     }
@@ -57,8 +57,8 @@ async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
     let mut handles = Vec::new();
     for (number, &level) in levels.iter().enumerate() {
         let order = order.clone();
-        let note = async move { order.lock().push(number) };
-        handles.push(executor::spawn(note, at(level)).map_err(|error| format!("{error}"))?);
+        let record = async move { order.lock().push(number) };
+        handles.push(executor::spawn(record, priority(level)).map_err(|error| format!("{error}"))?);
     }
     for handle in &handles {
         while !handle.is_finished() {
@@ -95,8 +95,9 @@ pub(super) async fn reprio_moves_a_queued_coroutine() -> Outcome {
         let mut handles = Vec::new();
         for number in 0..3 {
             let order = order.clone();
-            let note = async move { order.lock().push(number) };
-            handles.push(executor::spawn(note, at(40)).map_err(|error| format!("{error}"))?);
+            let record = async move { order.lock().push(number) };
+            handles
+                .push(executor::spawn(record, priority(40)).map_err(|error| format!("{error}"))?);
         }
         let urgent = Level::at::<35>();
         let moved = executor::domain().reprio(handles[2].id(), urgent);
@@ -114,7 +115,7 @@ pub(super) async fn reprio_moves_a_queued_coroutine() -> Outcome {
 }
 
 pub(super) async fn wake_of_a_dead_id_is_an_error() -> Outcome {
-    let handle = executor::spawn(async {}, at(20)).map_err(|error| format!("{error}"))?;
+    let handle = executor::spawn(async {}, priority(20)).map_err(|error| format!("{error}"))?;
     let id = handle.id();
     handle.await.map_err(|error| format!("{error}"))?;
     ensure!(executor::domain().wake(id).is_err(), "a dead id was woken");
@@ -129,8 +130,8 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
     let done = Arc::new(AtomicU32::new(0));
     let senders = hart::online().len().max(2) as u32;
     let before = (heap::in_use(), frames::free_frames());
-    let largest = Arc::new(AtomicUsize::new(0));
-    let fewest = Arc::new(AtomicUsize::new(before.1));
+    let max_heap_bytes = Arc::new(AtomicUsize::new(0));
+    let min_free_frames = Arc::new(AtomicUsize::new(before.1));
     let receiver = {
         let (sent, done) = (sent.clone(), done.clone());
         let mut polls = 0u32;
@@ -143,40 +144,48 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
             Poll::Pending
         })
     };
-    let receiver = executor::spawn(receiver, at(10)).map_err(|error| format!("{error}"))?;
+    let receiver = executor::spawn(receiver, priority(10)).map_err(|error| format!("{error}"))?;
     let id = receiver.id();
     for sender in 0..senders {
         let share = WAKES / senders + u32::from(sender < WAKES % senders);
         let (sent, done) = (sent.clone(), done.clone());
-        let (largest, fewest) = (largest.clone(), fewest.clone());
+        let (max_heap_bytes, min_free_frames) = (max_heap_bytes.clone(), min_free_frames.clone());
         let send = async move {
             for n in 0..share {
                 sent.fetch_add(1, Relaxed);
                 // The receiver lives until all wakes have been sent.
                 let _ = executor::domain().wake(id);
                 if n % 1000 == 0 {
-                    largest.fetch_max(heap::in_use(), Relaxed);
-                    fewest.fetch_min(frames::free_frames(), Relaxed);
+                    max_heap_bytes.fetch_max(heap::in_use(), Relaxed);
+                    min_free_frames.fetch_min(frames::free_frames(), Relaxed);
                     yield_now().await;
                 }
             }
             done.fetch_add(1, Relaxed);
             let _ = executor::domain().wake(id);
         };
-        executor::spawn(send, at(31))
+        executor::spawn(send, priority(31))
             .map_err(|error| format!("{error}"))?
             .detach();
     }
     let polls = receiver.await.map_err(|error| format!("{error}"))?;
+    // The first poll, one for each wake, and one for the end of each sender.
     ensure!(
         polls <= WAKES + senders + 1,
         "{polls} polls for {WAKES} wakes"
     );
-    // The coroutines need memory, a wake needs none.
-    let grown = largest.load(Relaxed).saturating_sub(before.0);
-    ensure!(grown < 64 << 10, "{grown} bytes for {WAKES} wakes");
-    let taken = before.1.saturating_sub(fewest.load(Relaxed));
-    ensure!(taken <= 16, "{taken} frames for {WAKES} wakes");
+    // The coroutines need memory, a wake needs none. Both bounds, 64 KiB, are less than a byte for
+    // each wake.
+    let heap_growth = max_heap_bytes.load(Relaxed).saturating_sub(before.0);
+    ensure!(
+        heap_growth < 64 << 10,
+        "{heap_growth} bytes of the heap for {WAKES} wakes"
+    );
+    let frames_taken = before.1.saturating_sub(min_free_frames.load(Relaxed));
+    ensure!(
+        frames_taken <= 16,
+        "{frames_taken} frames for {WAKES} wakes"
+    );
     Ok(())
 }
 
@@ -193,7 +202,7 @@ pub(super) async fn idle_harts_take_work() -> Outcome {
                 yield_now().await;
             }
         };
-        handles.push(executor::spawn(visit, at(31)).map_err(|error| format!("{error}"))?);
+        handles.push(executor::spawn(visit, priority(31)).map_err(|error| format!("{error}"))?);
     }
     for handle in handles {
         handle.await.map_err(|error| format!("{error}"))?;

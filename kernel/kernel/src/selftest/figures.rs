@@ -9,13 +9,16 @@ use crate::arch::finisher;
 use crate::executor::yield_now;
 use crate::{clock, executor, println};
 
+/// Number of switches of each coroutine in a measurement.
 const ROUNDS: u64 = 1000;
+/// Number of measurements of each figure.
 const REPETITIONS: usize = 5;
+/// Number of instructions per tick.
 const PER_TICK: u64 = 100;
 
 /// Starts the measurements; the machine ends with them.
 pub(super) fn start() {
-    let measured = async {
+    let measurements = async {
         for _ in 0..REPETITIONS {
             measure(0, "coroutine to coroutine, kernel").await;
             measure(0, "decision in the kernel, nothing else ready").await;
@@ -23,7 +26,7 @@ pub(super) fn start() {
         }
         finisher::exit(0)
     };
-    executor::spawn(measured, Priority::At(Level::MOST_URGENT))
+    executor::spawn(measurements, Priority::At(Level::MOST_URGENT))
         .expect("memory to measure")
         .detach();
 }
@@ -34,11 +37,11 @@ async fn yields() {
     }
 }
 
-/// Measures two coroutines that yield to each other, while a coroutine of each of `others` less
-/// urgent levels is ready.
-async fn measure(others: u8, name: &str) {
+/// Measures two coroutines that yield to each other, while a coroutine of each of
+/// `less_urgent_levels` less urgent levels is ready.
+async fn measure(less_urgent_levels: u8, name: &str) {
     let mut waiting = Vec::new();
-    for level in 1..=others {
+    for level in 1..=less_urgent_levels {
         let level = Level::new(level).unwrap_or(Level::LEAST_URGENT);
         waiting.push(executor::spawn(async {}, Priority::At(level)));
     }

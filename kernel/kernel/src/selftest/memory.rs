@@ -16,12 +16,16 @@ pub(super) async fn frames_come_back() -> Outcome {
     for _ in 0..256 {
         frames.push(Frame::zeroed().map_err(|_| "no frame")?);
     }
-    ensure!(free_frames() == with_list - 256, "256 frames not taken");
+    ensure!(
+        free_frames() == with_list - 256,
+        "the free frames are not 256 fewer"
+    );
     let mut addresses: Vec<_> = frames.iter().map(Frame::address).collect();
     addresses.sort_unstable();
     addresses.dedup();
     ensure!(addresses.len() == 256, "a frame was handed out twice");
     drop((frames, addresses));
+    // The heap may keep a few pages for later allocations.
     ensure!(
         free_frames() >= before - 2,
         "{} of {before} frames came back",
@@ -73,21 +77,22 @@ pub(super) async fn heap_serves_every_size() -> Outcome {
 /// Memory that the kernel has allocated for ended programs returns to the frame allocator, where it
 /// is available for any purpose.
 pub(super) async fn pages_of_the_heap_come_back() -> Outcome {
-    const EACH: usize = 2_000;
-    let mut blocks: Vec<Vec<u8>> = Vec::with_capacity(7 * EACH);
+    const BLOCKS_PER_SIZE: usize = 2_000;
+    let mut blocks: Vec<Vec<u8>> = Vec::with_capacity(7 * BLOCKS_PER_SIZE);
     let before = free_frames();
     for size in [16, 32, 64, 128, 256, 512, 1024] {
-        blocks.extend((0..EACH).map(|_| Vec::with_capacity(size)));
+        blocks.extend((0..BLOCKS_PER_SIZE).map(|_| Vec::with_capacity(size)));
     }
+    // The blocks have 2,000 × 2,032 bytes, which fill more than 990 frames.
     ensure!(
         free_frames() < before - 900,
         "the heap has allocated too few frames"
     );
     // The blocks are freed in another order.
-    let mut at = 0;
+    let mut index = 0;
     while !blocks.is_empty() {
-        at = (at + 7_919) % blocks.len();
-        blocks.swap_remove(at);
+        index = (index + 7_919) % blocks.len();
+        blocks.swap_remove(index);
     }
     // A page of each size stays allocated.
     ensure!(
@@ -109,17 +114,17 @@ pub(super) async fn heap_answers_null_when_memory_is_out() -> Outcome {
 
 #[cfg(feature = "isolated")]
 pub(super) async fn programs_see_two_pages_of_the_kernel() -> Outcome {
-    let visible = isolated::visible().upper_bytes();
-    ensure!(visible == 2 * PAGE, "{visible} bytes are visible");
+    let mapped = isolated::upper_half_table().upper_bytes();
+    ensure!(mapped == 2 * PAGE, "{mapped} bytes are mapped");
     Ok(())
 }
 
 #[cfg(feature = "isolated")]
 pub(super) async fn address_space_ids_are_distinct_and_come_back() -> Outcome {
     for round in 0..2 {
-        let all = core::iter::from_fn(|| isolated::Asid::new().ok());
-        let all: Vec<_> = all.take(2 * isolated::ASIDS).collect();
-        let mut numbers: Vec<_> = all.iter().map(isolated::Asid::asid).collect();
+        let asids = core::iter::from_fn(|| isolated::Asid::new().ok());
+        let asids: Vec<_> = asids.take(2 * isolated::ASIDS).collect();
+        let mut numbers: Vec<_> = asids.iter().map(isolated::Asid::asid).collect();
         numbers.sort_unstable();
         numbers.dedup();
         // The kernel has ASID 0.

@@ -27,6 +27,7 @@ use crate::{executor as kernel, println};
 pub(crate) type Outcome = Result<(), String>;
 type Test = fn() -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
+/// Level of the coroutine that runs the tests.
 const LEVEL: Level = Level::at::<30>();
 
 /// Fails the test unless the condition holds.
@@ -79,7 +80,7 @@ tests! {
     network::card_interrupts_only_when_needed,
     network::polled_card_interrupts_less,
     network::bytes_written_together_are_sent_together,
-    network::answers_acknowledge_what_is_asked,
+    network::answers_acknowledge_requests,
     network::acknowledgements_wake_no_reader,
     network::small_reads_make_room,
     network::checksums_are_right,
@@ -96,17 +97,20 @@ tests! {
 }
 
 /// Starts the tests, `times` times; the machine ends after the last test. With `icount` the machine
-/// counts instructions as time. `how` selects a fault, a measurement, or the tests whose name
-/// contains it.
-pub(crate) fn start(how: &'static str, times: usize, icount: bool) {
-    die::cause(how);
-    if how == "figures" {
+/// counts instructions as time. `selection` is the name of a fault, a measurement, or a part of the
+/// names of the tests to run.
+pub(crate) fn start(selection: &'static str, times: usize, icount: bool) {
+    die::cause(selection);
+    if selection == "figures" {
         figures::start();
         return;
     }
     time::set_icount(icount);
     // A bare `selftest` selects all tests.
-    let part = if how == "selftest" { "" } else { how };
+    let part = match selection {
+        "selftest" => "",
+        part => part,
+    };
     kernel::spawn(run(part, times), Priority::At(LEVEL))
         .expect("memory for the tests")
         .detach();

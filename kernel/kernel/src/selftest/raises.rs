@@ -52,6 +52,7 @@ pub(super) async fn child_killed_during_spawn_leaves_nothing() -> Outcome {
     Ok(())
 }
 
+/// Completes a call of level 10. The ceiling of the process limits its threads to level 20.
 fn complete(process: &Process) -> Outcome {
     let reserved = process.reserve_completion();
     reserved.map_err(|error| format!("{error}"))?;
@@ -59,8 +60,9 @@ fn complete(process: &Process) -> Outcome {
     Ok(())
 }
 
-fn ready() -> u32 {
-    run_queue::ready().trailing_zeros()
+/// Returns the most urgent level that has a ready thread.
+fn ready_level() -> u32 {
+    run_queue::ready_levels().trailing_zeros()
 }
 
 /// A thread that is about to leave its hart for more urgent work counts as running, so a completion
@@ -83,12 +85,12 @@ pub(super) async fn completion_reaches_a_thread_that_leaves_its_hart() -> Outcom
         hart::clear_in_user(index);
         run_queue::clear_running(index);
         thread.into_iter().for_each(run_queue::push_front);
-        let ready = ready();
+        let ready = ready_level();
         process.end(0, Level::at::<30>());
         csr::interrupts_restore(interrupts);
         ensure!(is_running, "the thread is not in the queue");
         completed?;
-        ensure!(ready == 20, "the thread has level {ready}");
+        ensure!(ready == 20, "the thread has level {ready} instead of 20");
         Ok(())
     })
     .await
@@ -107,9 +109,12 @@ pub(super) async fn completion_reaches_a_thread_that_drains() -> Outcome {
                 "a thread is already draining"
             );
             complete(&process)?;
-            let ready = ready();
+            let ready = ready_level();
             process.end(0, Level::at::<30>());
-            ensure!(ready == 20, "{critical}: the thread has level {ready}");
+            ensure!(
+                ready == 20,
+                "critical: {critical}: the thread has level {ready} instead of 20"
+            );
         }
         Ok(())
     })
@@ -128,10 +133,10 @@ pub(super) async fn raise_reaches_a_thread_on_its_way_to_the_queue() -> Outcome 
                 .ok_or("the thread is not in the queue")?;
             process.raise(level(raised));
             run_queue::push_front(thread);
-            let ready = ready();
+            let ready = ready_level();
             ensure!(
                 ready == expected,
-                "raised to {raised}, the thread has level {ready}"
+                "raised to {raised}, the thread has level {ready} instead of {expected}"
             );
         }
         process.end(0, level(30));

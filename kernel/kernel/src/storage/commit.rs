@@ -7,7 +7,7 @@ use core::task::Poll;
 use os_abi::Error;
 use os_files::Step;
 
-use super::{STORAGE, Storage, until_committed};
+use super::{STORAGE, Storage, wait_until_committed};
 use crate::disk::Buffer;
 
 pub(super) async fn run() {
@@ -55,5 +55,5 @@ async fn commit() -> Result<(), Error> {
 /// [`Error::DiskFailed`].
 pub(crate) async fn sync() -> Result<(), Error> {
     let version = STORAGE.lock().volume()?.version();
-    until_committed(version).await
+    wait_until_committed(version).await
 }

@@ -8,10 +8,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use os_abi::{Error, number};
 use os_files::{BLOCK, File, Read, Write};
 
-use super::{STORAGE, abi_error, fetch, retry_after_commits, until_committed};
+use super::{STORAGE, abi_error, fetch, retry_after_commits, wait_until_committed};
 use crate::process::Share;
 use crate::process::share::{Charge, Resource};
 
+/// Memory of an open file in KiB.
 const KIB: usize = 1;
 
 pub(crate) struct OpenFile {
@@ -171,7 +172,7 @@ impl OpenFile {
         };
         match missing {
             Some(Write::Fetch(block)) => fetch(block).await,
-            Some(Write::Wait) => until_committed(version).await,
+            Some(Write::Wait) => wait_until_committed(version).await,
             _ => Ok(()),
         }
     }

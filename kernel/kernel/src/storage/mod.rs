@@ -96,12 +96,12 @@ async fn retry_after_commits<R>(
             }
             volume.version()
         };
-        until_committed(version).await?;
+        wait_until_committed(version).await?;
     }
 }
 
 /// Waits until all changes before a version are on the disk.
-async fn until_committed(version: u64) -> Result<(), Error> {
+async fn wait_until_committed(version: u64) -> Result<(), Error> {
     wait_until_urgent(&STORAGE, |storage| match storage.volume() {
         Ok(volume) => match volume.is_durable(version) {
             Ok(false) => None,

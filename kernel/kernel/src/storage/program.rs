@@ -44,12 +44,12 @@ pub(crate) async fn load(name: &[u8], share: &Arc<Share>) -> Result<(Vec<u8>, Ch
         .map_err(|_| Error::OutOfMemory)?;
     while bytes.len() < size {
         // Read only up to the initial size, because the file may grow meanwhile.
-        let want = BLOCK.min(size - bytes.len());
+        let len = BLOCK.min(size - bytes.len());
         let give = |part: &[u8]| {
             bytes.extend_from_slice(part);
             Ok(())
         };
-        match file.read(want, give) {
+        match file.read(len, give) {
             Some(Ok(0)) => break,
             Some(Ok(_)) => {}
             Some(Err(error)) => return Err(error),

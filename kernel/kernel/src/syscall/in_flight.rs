@@ -64,9 +64,9 @@ impl<F: Future<Output = Answer>> Future for InFlight<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let process = &*this.process;
-        let cancelled =
+        let is_cancelled =
             matches!(this.recipient, Recipient::Ring { .. }) && process.is_cancelled(*this.number);
-        let answer = if cancelled {
+        let answer = if is_cancelled {
             Err(Error::Cancelled)
         } else {
             match this.call.as_mut().as_pin_mut() {

@@ -135,8 +135,8 @@ where
         Form::Synchronous => None,
         Form::Asynchronous { token, .. } => Some(token),
     };
-    let in_flight = match process.add_call(token) {
-        Ok(in_flight) => in_flight,
+    let call_number = match process.add_call(token) {
+        Ok(call_number) => call_number,
         Err(error) => return Some((thread, Err(error))),
     };
     let reserved = match form {
@@ -150,8 +150,8 @@ where
                 entry: [token, coroutine],
             },
         };
-        let call = in_flight::new(call, in_flight, process.clone(), recipient);
-        let spawned = spawn_call(&process, level, (number, in_flight), call);
+        let call = in_flight::new(call, call_number, process.clone(), recipient);
+        let spawned = spawn_call(&process, level, (number, call_number), call);
         spawned.inspect_err(|_| {
             if let Form::Asynchronous { .. } = form {
                 process.release_completion();
@@ -160,7 +160,7 @@ where
     });
     match (spawned, form) {
         (Err(error), _) => {
-            process.end_call(in_flight);
+            process.end_call(call_number);
             Some((thread, Err(error)))
         }
         (Ok(call), Form::Synchronous) => {
@@ -170,7 +170,7 @@ where
         }
         (Ok(call), Form::Asynchronous { .. }) => {
             call.start();
-            Some((thread, Ok(number::IN_FLIGHT + in_flight as isize)))
+            Some((thread, Ok(number::IN_FLIGHT + call_number as isize)))
         }
     }
 }
@@ -189,7 +189,7 @@ impl UnstartedCall {
 fn spawn_call(
     process: &Process,
     level: Level,
-    (number, in_flight): (usize, usize),
+    (number, call_number): (usize, usize),
     call: impl Future<Output = ()> + Send + 'static,
 ) -> Result<UnstartedCall, Error> {
     if chaos::is_out_of_memory(32) {
@@ -208,7 +208,7 @@ fn spawn_call(
         number,
     };
     trace::name(id, purpose);
-    if let Err(error) = process.begin_call(in_flight, id) {
+    if let Err(error) = process.begin_call(call_number, id) {
         // The coroutine was never polled; the cancellation drops it.
         let _ = executor::domain().cancel(id);
         return Err(error);

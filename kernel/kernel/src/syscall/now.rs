@@ -16,6 +16,7 @@ use crate::memory::user::UserSlice;
 use crate::process::{self, File, Thread};
 use crate::{archive, clock, futex, hart, pipe, run_queue};
 
+/// Maximum length of a name in bytes.
 pub(super) const MAX_NAME: usize = 64;
 
 pub(super) use super::sockets::{bind, datagram_socket, listen, shutdown, socket};
@@ -82,7 +83,7 @@ pub(super) fn futex_wake(thread: &mut Thread, [address, count, ..]: Arguments) -
 
 pub(super) fn set_level(thread: &mut Thread, [level, ..]: Arguments) -> Answer {
     let level = parse_level(level as u64)?;
-    thread.own_level = thread.process.allowed(level)?;
+    thread.own_level = thread.process.check_level(level)?;
     run_queue::update_running_level(hart_index(), thread);
     Ok(0)
 }
@@ -104,10 +105,14 @@ pub(super) fn close(thread: &mut Thread, [file, ..]: Arguments) -> Answer {
     Ok(0)
 }
 
-/// Copies the bytes of a range, which may have at most `most` bytes.
-pub(super) fn bytes(space: &AddressSpace, range: UserRange, most: usize) -> Result<Vec<u8>, Error> {
+/// Copies the bytes of a range, which may have at most `max_len` bytes.
+pub(super) fn bytes(
+    space: &AddressSpace,
+    range: UserRange,
+    max_len: usize,
+) -> Result<Vec<u8>, Error> {
     let slice = UserSlice::new(range.start as usize, range.len as usize)?;
-    if slice.len() > most {
+    if slice.len() > max_len {
         return Err(Error::BadArgument);
     }
     let mut bytes = Vec::new();

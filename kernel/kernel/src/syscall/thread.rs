@@ -60,14 +60,14 @@ pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> SyscallReturn {
         Ok(arguments) => arguments,
         Err(error) => return Some((thread, Err(error))),
     };
-    let (process, own) = (thread.process.clone(), thread.own_level);
+    let (process, own_level) = (thread.process.clone(), thread.own_level);
     if let Some(bytes) = archive::find(&name) {
         let program = Program {
             name: &name,
             bytes,
             argument: &argument,
         };
-        return match process::exec(&process, &program, own, thread.level) {
+        return match process::exec(&process, &program, own_level, thread.level) {
             Ok(first) => {
                 drop(thread);
                 run_queue::push_back(first);
@@ -84,7 +84,7 @@ pub(super) fn exec(thread: Box<Thread>, arguments: Arguments) -> SyscallReturn {
                 bytes: &bytes,
                 argument: &argument,
             };
-            let first = process::exec(&process, &program, own, executor::level())?;
+            let first = process::exec(&process, &program, own_level, executor::level())?;
             run_queue::push_back(first);
             // The answer has no recipient, because the calling thread has ended.
             Ok(0)

@@ -213,6 +213,7 @@ fn measure(image: &Image, load: Load) -> Result<Point, String> {
     })
 }
 
+/// Maximum width of a line of a paragraph, in characters.
 const COLUMNS: usize = 100;
 
 /// Wraps the lines of paragraphs; tables, plots and headings are kept.

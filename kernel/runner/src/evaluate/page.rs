@@ -34,15 +34,19 @@ const SHOWN_CONNECTIONS: [u32; 4] = [1, 16, 64, 128];
 struct Points<'a>(&'a [Point]);
 
 impl Points<'_> {
-    fn of(&self, model: usize, wanted: impl Fn(&Load) -> bool) -> Option<&Point> {
+    fn find(&self, model: usize, is_wanted: impl Fn(&Load) -> bool) -> Option<&Point> {
         let mut points = self.0.iter();
-        points.find(|point| point.load.model == model && wanted(&point.load))
+        points.find(|point| point.load.model == model && is_wanted(&point.load))
     }
 
     /// Returns the distinct values of a field of the wanted loads, ascending.
-    fn values<T: Ord>(&self, wanted: impl Fn(&Load) -> bool, part: impl Fn(&Load) -> T) -> Vec<T> {
+    fn values<T: Ord>(
+        &self,
+        is_wanted: impl Fn(&Load) -> bool,
+        field: impl Fn(&Load) -> T,
+    ) -> Vec<T> {
         let loads = self.0.iter().map(|point| &point.load);
-        let mut values: Vec<T> = loads.filter(|load| wanted(load)).map(part).collect();
+        let mut values: Vec<T> = loads.filter(|load| is_wanted(load)).map(field).collect();
         values.sort_unstable();
         values.dedup();
         values
@@ -87,7 +91,7 @@ fn image(folder: &str, name: &str, file: &str) -> String {
 }
 
 fn is_closed(load: &Load) -> bool {
-    load.period == 0 && load.millis != plan::MEMORY
+    load.period == 0 && load.millis != plan::MEMORY_MILLIS
 }
 
 /// Returns a table and a plot for each order in [`SHOWN`], on one hart; a row for each number of
@@ -101,7 +105,7 @@ fn closed(points: &Points<'_>, folder: &str) -> String {
         for row in SHOWN_CONNECTIONS {
             let is_wanted = |load: &Load| is_wanted(load) && load.connections == row;
             table.row(row, |model| {
-                Some(points.of(model, is_wanted)?.instructions()?.to_string())
+                Some(points.find(model, is_wanted)?.instructions()?.to_string())
             });
         }
         page += &table.0.markdown();
@@ -111,8 +115,9 @@ fn closed(points: &Points<'_>, folder: &str) -> String {
 }
 
 fn pages(points: &Points<'_>, model: usize, connections: u32) -> Option<u64> {
-    let is_wanted = |load: &Load| load.millis == plan::MEMORY && load.connections == connections;
-    Some(points.of(model, is_wanted)?.figures.first()?.pages)
+    let is_wanted =
+        |load: &Load| load.millis == plan::MEMORY_MILLIS && load.connections == connections;
+    Some(points.find(model, is_wanted)?.figures.first()?.pages)
 }
 
 /// Returns the memory of a connection in bytes: the difference between many and few connections,
@@ -124,7 +129,7 @@ fn bytes_of_connection(points: &Points<'_>, model: usize) -> Option<u64> {
 }
 
 fn memory(points: &Points<'_>) -> String {
-    let (coroutines, threads) = published::MOST;
+    let (coroutines, threads) = published::MAX_CONNECTIONS;
     let title = format!(
         "## Memory\n\nMemory of a connection: both ends, buffers, coroutines or threads (with stacks of 16 KiB in user and kernel mode, as published), client included, computed from the growth between {} and {} \
          connections. Published for 26 MiB of frames: KCUC {coroutines}, KTUT {threads} connections.",
@@ -134,9 +139,12 @@ fn memory(points: &Points<'_>) -> String {
     let mut table = ByModel::new(&title, "");
     let bytes = |model| bytes_of_connection(points, model);
     table.row("bytes", |model| Some(bytes(model)?.to_string()));
-    for most in plan::MOST_CONNECTIONS {
-        table.row(format!("MiB of {most} connections, measured"), |model| {
-            Some(format!("{:.1}", pages(points, model, most)? as f64 / 256.0))
+    for count in plan::MOST_CONNECTIONS {
+        table.row(format!("MiB of {count} connections, measured"), |model| {
+            Some(format!(
+                "{:.1}",
+                pages(points, model, count)? as f64 / 256.0
+            ))
         });
     }
     table.0.markdown()
@@ -144,13 +152,13 @@ fn memory(points: &Points<'_>) -> String {
 
 /// Returns the table of the goals with their results.
 fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
-    let one_hart = |load: &Load| is_closed(load) && load.harts == 1;
-    let shapes = points.values(one_hart, |load| (load.n, load.connections));
+    let has_one_hart = |load: &Load| is_closed(load) && load.harts == 1;
+    let shapes = points.values(has_one_hart, |load| (load.n, load.connections));
     let (mut losing, mut ratios) = (Vec::new(), Vec::new());
     for &(n, connections) in &shapes {
         let is_wanted =
-            |load: &Load| one_hart(load) && (load.n, load.connections) == (n, connections);
-        let cost = |model| points.of(model, is_wanted)?.instructions();
+            |load: &Load| has_one_hart(load) && (load.n, load.connections) == (n, connections);
+        let cost = |model| points.find(model, is_wanted)?.instructions();
         let Some(ours) = cost(0) else { continue };
         let better = (1..MODELS.len()).filter(|&model| cost(model).is_some_and(|cost| cost < ours));
         let better: Vec<&str> = better.map(|model| MODELS[model]).collect();
@@ -182,13 +190,13 @@ fn goals(points: &Points<'_>, saturated: &[Point]) -> String {
             ),
         );
     }
-    let most = published::MOST.1;
-    let pages = [0, 3].map(|model| pages(points, model, most));
+    let connections = published::MAX_CONNECTIONS.1;
+    let pages = [0, 3].map(|model| pages(points, model, connections));
     if let [Some(ours), Some(threads)] = pages {
         goal(
             "three times the connections of KTUT in the same memory",
             format!(
-                "{:.1} × the memory for {most} connections, measured",
+                "{:.1} × the memory for {connections} connections, measured",
                 threads as f64 / ours.max(1) as f64
             ),
         );

@@ -2,12 +2,13 @@
 
 use super::point::{Load, MODELS};
 
+/// Numbers of connections in closed loops.
 const CONNECTIONS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 96, 128];
 
 /// Time for which a closed loop is measured, in milliseconds of the machine.
-pub(crate) const CLOSED: u32 = 200;
+pub(crate) const CLOSED_MILLIS: u32 = 200;
 /// Time for which points that only show the memory are measured, in milliseconds of the machine.
-pub(crate) const MEMORY: u32 = 20;
+pub(crate) const MEMORY_MILLIS: u32 = 20;
 /// Numbers of connections, from whose difference in memory the memory of a connection is computed.
 pub(crate) const FEW_CONNECTIONS: u32 = 16;
 pub(crate) const MANY_CONNECTIONS: u32 = 64;
@@ -23,18 +24,20 @@ const PLAIN: Load = Load {
     n: 1,
     levels: 1,
     period: 0,
-    millis: CLOSED,
+    millis: CLOSED_MILLIS,
     harts: 1,
     shift: 0,
 };
 
 /// Duration of a measurement at saturation, in milliseconds of the machine.
-pub(crate) const SATURATED: u32 = 1_000;
-/// Orders of the published matrices, each with the clock for a period of 100 ms. With this clock a
-/// hart can answer the requests of about 50 to 80 connections. With half the period an instruction
-/// takes half the time.
+pub(crate) const SATURATED_MILLIS: u32 = 1_000;
+/// Orders of the published matrices, each with the clock for a period of 100 ms: [`Load::shift`].
+/// With this clock a hart can answer the requests of about 50 to 80 connections. With half the
+/// period an instruction takes half the time.
 pub(crate) const CLOCKS: [(u32, u32); 5] = [(8, 5), (20, 3), (12, 4), (15, 4), (1, 5)];
+/// Milliseconds between two requests of a connection in the published figures.
 pub(crate) const PERIODS: [u32; 2] = [100, 50];
+/// Numbers of connections at saturation.
 const SATURATING: [u32; 10] = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128];
 /// The order of all matrices in the published raw data.
 pub(crate) const RAW_ORDER: u32 = 15;
@@ -75,6 +78,8 @@ pub(crate) const RAW_LEVELS: Levels = Levels {
 pub(crate) const SCALING_CONNECTIONS: u32 = 64;
 pub(crate) const SCALING_HARTS: [u32; 4] = [1, 2, 3, 4];
 
+/// Loads of several levels that differ only in model and number of harts. See [`Load`] for the
+/// units.
 #[derive(Clone, Copy)]
 pub(crate) struct Levels {
     pub(crate) connections: u32,
@@ -93,7 +98,7 @@ impl Levels {
             n: self.n,
             levels: self.levels,
             period: self.period,
-            millis: SATURATED,
+            millis: SATURATED_MILLIS,
             harts,
             shift: self.shift,
         }
@@ -125,7 +130,7 @@ fn over_connections((n, shift): (u32, u32), period: u32) -> impl Iterator<Item =
             connections,
             n,
             period,
-            millis: SATURATED,
+            millis: SATURATED_MILLIS,
             shift: shift - u32::from(period == 50),
             ..PLAIN
         })
@@ -183,7 +188,7 @@ fn memory() -> Vec<Load> {
     let loads = |connections| {
         models(Load {
             connections,
-            millis: MEMORY,
+            millis: MEMORY_MILLIS,
             ..PLAIN
         })
     };

@@ -17,7 +17,7 @@ pub(crate) fn draw_all(points: &[Point], folder: &Path) -> Result<(), String> {
     };
     for n in [1, 20] {
         let wanted = |load: &Load| {
-            load.period == 0 && load.n == n && load.harts == 1 && load.millis == plan::CLOSED
+            load.period == 0 && load.n == n && load.harts == 1 && load.millis == plan::CLOSED_MILLIS
         };
         let title = format!("closed loop, {n} × {n}, one hart");
         let y = "thousands of instructions per request";

@@ -295,10 +295,10 @@ mod tests {
     #[test]
     fn instructions_per_request_ignore_an_extra_round_of_replies() {
         // 96 connections are answered together every 21.3 ms: nine or ten times in 200 ms.
-        let cost = |turns: u64| {
+        let cost = |rounds: u64| {
             let line = format!(
                 "matrix: coroutines 96 20 1 0 all {} 0 21286 0 0 0 0 0 0 0 0 221729",
-                96 * turns
+                96 * rounds
             );
             let load = parse_line("KCUC,96,20,1,0,200,1,icount,fails,0,0,0,0,0,0,0,0,0,0,0")
                 .map(|(load, _)| load);
@@ -313,6 +313,7 @@ mod tests {
     fn a_connection_answered_only_briefly_does_not_lower_the_cost() {
         let line = "KTUT,64,20,1,0,200,3,icount,all,2337,4260,5055,7428,1979,2298,0,0,0,0,209208";
         let point = &parse(&format!("{COLUMNS}\n{line}\n"))[0];
+        // 200 ms on each of 3 harts are 600 million instructions, for 2,337 replies.
         assert_eq!(point.instructions(), Some(600_000_000 / 2_337));
     }
 }

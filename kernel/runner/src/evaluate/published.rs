@@ -32,4 +32,4 @@ pub(crate) const LATENCY: [(u32, u32, u32); 4] = [
 ];
 
 /// Maximum numbers of connections in 26 MiB of frames: KCUC, KTUT.
-pub(crate) const MOST: (u32, u32) = (385, 186);
+pub(crate) const MAX_CONNECTIONS: (u32, u32) = (385, 186);

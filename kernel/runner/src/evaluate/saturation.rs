@@ -13,7 +13,7 @@ use super::point::{Figures, Load, MODELS, Point};
 use super::published;
 
 /// Percentiles of [`Figures`].
-const SHARES: [f64; 6] = [25.0, 50.0, 75.0, 90.0, 99.0, 99.9];
+const PERCENTILES: [f64; 6] = [25.0, 50.0, 75.0, 90.0, 99.0, 99.9];
 
 fn find<'a>(points: &'a [Point], load: &Load) -> Option<&'a Point> {
     points.iter().find(|point| point.load == *load)
@@ -76,11 +76,11 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
                 plots.push((format!("saturated-levels-{figure_name}-{name}.svg"), plot));
             }
         }
-        for (of, shape) in [("8", LEVELS_8), ("few-8", FEW), ("few-4", FEW_OF_4)] {
+        for (group, shape) in [("8", LEVELS_8), ("few-8", FEW), ("few-4", FEW_OF_4)] {
             for &harts in shape.harts {
                 let point = self::find(points, &shape.load(model, harts));
                 if let Some(point) = point.filter(|point| !point.figures.is_empty()) {
-                    let file = format!("saturated-distribution-{of}-{harts}-{name}.svg");
+                    let file = format!("saturated-distribution-{group}-{harts}-{name}.svg");
                     plots.push((file, distribution(point)));
                 }
             }
@@ -92,13 +92,13 @@ fn plots(points: &[Point]) -> Vec<(String, Plot)> {
 /// Adds a line for each model and order.
 fn lines(plot: &mut Plot, points: &[Point], period: u32, figure: impl Fn(&Point) -> Option<f64>) {
     for (n, colour) in orders(points, period).into_iter().zip(LEVELS) {
-        for (model, look) in COMPARED
+        for (model, style) in COMPARED
             .into_iter()
             .zip([SeriesStyle::Line, SeriesStyle::Dashed])
         {
             let all = over_connections(points, model, n, period);
             let line = all.filter_map(|(count, point)| Some((f64::from(count), figure(point)?)));
-            plot.add(format!("{} {n} × {n}", MODELS[model]), look, colour, line);
+            plot.add(format!("{} {n} × {n}", MODELS[model]), style, colour, line);
         }
     }
 }
@@ -138,7 +138,7 @@ const LEVEL_FIGURES: [LevelFigure; 3] = [
     (
         "throughput",
         ("answered in a second", Kind::Linear),
-        |figures| figures.count as f64 * 1000.0 / f64::from(plan::SATURATED),
+        |figures| figures.count as f64 * 1000.0 / f64::from(plan::SATURATED_MILLIS),
     ),
     ("latency", ("mean latency, ms", Kind::Log10), |figures| {
         figures.mean as f64 / 1000.0
@@ -177,6 +177,7 @@ fn by_levels(
     (!plot.series.is_empty()).then_some(plot)
 }
 
+/// Minimum number of replies of a level whose distribution is drawn.
 const MIN_REPLIES: u64 = 10;
 
 /// Returns a plot of the latencies of each level by percentile, on a logarithmic axis.
@@ -198,8 +199,8 @@ fn distribution(point: &Point) -> Plot {
     for ((level, figures), colour) in
         levels.filter(|((_, figures), _)| figures.count >= MIN_REPLIES)
     {
-        let line = SHARES.into_iter().zip(percentiles(figures));
-        let line = line.map(|(share, micros)| (share / 100.0, micros as f64));
+        let line = PERCENTILES.into_iter().zip(percentiles(figures));
+        let line = line.map(|(percentile, micros)| (percentile / 100.0, micros as f64));
         plot.add(format!("level {level}"), SeriesStyle::Line, colour, line);
     }
     plot
@@ -218,7 +219,7 @@ pub(crate) fn page(folder: &str, points: &[Point], commit: &str, spinning: &str)
     let mut page = format!(
         "## At saturation\n\nWith a slower clock connections ask for more than harts do, as on the papers' processor of 100 MHz: an instruction takes as long as \
          each table says, and the network and the clients share the harts. {} ms are measured. The points are in [`points-saturation.csv`]({folder}/points-saturation.csv), commit `{commit}`.\n\n",
-        plan::SATURATED
+        plan::SATURATED_MILLIS
     );
     page += &one_hart(points);
     for period in PERIODS {
@@ -326,9 +327,9 @@ fn one_hart(points: &[Point]) -> String {
                 rates(model).filter(|(count, rate)| *rate >= ANSWERED_SHARE * asked(*count));
             answered.map(|(count, _)| count).max()
         };
-        let most = |model| {
-            let most = rates(model).max_by(|(_, a), (_, b)| a.total_cmp(b));
-            most.map(|(_, rate)| format!("{rate:.0}"))
+        let max_rate = |model| {
+            let max_rate = rates(model).max_by(|(_, a), (_, b)| a.total_cmp(b));
+            max_rate.map(|(_, rate)| format!("{rate:.0}"))
         };
         let latency = |model| {
             let (_, point) = line(model).find(|(count, _)| *count == 1)?;
@@ -342,7 +343,7 @@ fn one_hart(points: &[Point]) -> String {
             format!("{n} × {n}, {period} ms"),
             or_none(nanos.map(|nanos: u32| format!("{nanos} ns"))),
             both(&|model| knee(model).map(|count| count.to_string())),
-            both(&most),
+            both(&max_rate),
             both(&|model| last(model).map(|rate| format!("{rate:.0}"))),
             or_none(ratio.map(|ratio| format!("{ratio:.2} ×"))),
             both(&latency),
@@ -384,7 +385,7 @@ fn levels(points: &[Point], title: &str, shape: plan::Levels) -> String {
     for level in 0..levels as usize {
         let cell = |at: &(u32, usize)| {
             let figures = find(points, &load(at))?.figures.get(1 + level)?;
-            let rate = figures.count as f64 * 1000.0 / f64::from(plan::SATURATED);
+            let rate = figures.count as f64 * 1000.0 / f64::from(plan::SATURATED_MILLIS);
             Some(match figures.count {
                 0 => "0".to_owned(),
                 _ => format!("{rate:.0}; {:.1}", figures.mean as f64 / 1000.0),
@@ -448,7 +449,7 @@ fn raw_levels(points: &[Point]) -> String {
             continue;
         };
         let ours = &point.figures[1..];
-        let seconds = f64::from(plan::SATURATED) / 1000.0;
+        let seconds = f64::from(plan::SATURATED_MILLIS) / 1000.0;
         let rates = ours
             .iter()
             .map(|level| format!("{:.0}", level.count as f64 / seconds));

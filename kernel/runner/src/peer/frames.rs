@@ -22,6 +22,9 @@ const FRAME: usize = 1514;
 const TOO_LONG: [usize; 12] = [
     1515, 1518, 1600, 2048, 4000, 4083, 4084, 4085, 4096, 9000, 32_768, 65_000,
 ];
+/// Length of the frame of an ordinary echo request, in bytes.
+const PING: usize = 98;
+/// Number of frames in the flood.
 const FLOOD: usize = 300;
 /// Time within which a damaged frame must stay unanswered.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -29,13 +32,14 @@ const SILENCE: Duration = Duration::from_millis(50);
 /// The peer's end of the machine's wire.
 struct Wire {
     socket: UdpSocket,
+    /// Number of the last echo request.
     number: u16,
 }
 
 /// Checks that the machine still answers after frames of every length: whole, damaged, truncated
-/// and too long. Sends `quit` at the end. `own` is the port of the peer.
-pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, own)).map_err(message)?;
+/// and too long. Sends `quit` at the end. `machine` and `peer` are the UDP ports of both ends.
+pub(crate) fn check_frames(machine: u16, peer: u16) -> Result<(), String> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, peer)).map_err(message)?;
     socket
         .connect((Ipv4Addr::LOCALHOST, machine))
         .map_err(message)?;
@@ -50,8 +54,8 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
         }
     }
     // A byte of the IPv4 header, and a byte of the payload.
-    for at in [22, 98 - 1] {
-        let mut request = wire.request(98);
+    for at in [22, PING - 1] {
+        let mut request = wire.request(PING);
         request[at] ^= 1;
         if wire.is_answered(&request, SILENCE)? {
             return Err(format!("a frame is answered although byte {at} is wrong"));
@@ -68,7 +72,7 @@ pub(crate) fn check_frames(machine: u16, own: u16) -> Result<(), String> {
             // Truncate at every length; QEMU would take an empty frame as the end of the
             // connection.
             0 => 1 + n / 4,
-            at => TOO_LONG[(n + at) % TOO_LONG.len()],
+            offset => TOO_LONG[(n + offset) % TOO_LONG.len()],
         };
         let mut frame = wire.request(len.max(60));
         frame.truncate(len);
@@ -87,7 +91,7 @@ impl Wire {
     /// Repeats an echo request until the machine answers, for at most [`TIMEOUT`].
     fn wait_for_answer(&mut self, when: &str) -> Result<(), String> {
         let limit = Instant::now() + TIMEOUT;
-        while !self.answers(98, RETRY_TIMEOUT)? {
+        while !self.answers(PING, RETRY_TIMEOUT)? {
             if Instant::now() > limit {
                 return Err(format!("nothing answers {when}"));
             }
@@ -106,16 +110,16 @@ impl Wire {
         packet(1, &icmp)
     }
 
-    /// Returns whether the machine answers a request of `len` bytes in time.
-    fn answers(&mut self, len: usize, within: Duration) -> Result<bool, String> {
+    /// Returns whether the machine answers a request of `len` bytes before the time-out.
+    fn answers(&mut self, len: usize, timeout: Duration) -> Result<bool, String> {
         let request = self.request(len);
-        self.is_answered(&request, within)
+        self.is_answered(&request, timeout)
     }
 
     /// Returns whether the last request is answered; a damaged answer is an error.
-    fn is_answered(&mut self, request: &[u8], within: Duration) -> Result<bool, String> {
+    fn is_answered(&mut self, request: &[u8], timeout: Duration) -> Result<bool, String> {
         self.send(request);
-        let (number, limit) = (self.number.to_be_bytes(), Instant::now() + within);
+        let (number, limit) = (self.number.to_be_bytes(), Instant::now() + timeout);
         let mut buffer = vec![0; 70_000];
         while let remaining = limit.saturating_duration_since(Instant::now())
             && !remaining.is_zero()

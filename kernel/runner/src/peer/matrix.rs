@@ -13,10 +13,10 @@ use super::{RETRY_TIMEOUT, TIMEOUT, message};
 const ORDERS: [usize; 5] = [1, 8, 20, 2, 20];
 
 /// Requests the square of a 1 × 1 matrix until each server answers, then opens connections to all
-/// `count` ports at once. Each `of_server` consecutive ports lead to one server.
-pub(crate) fn check_matrix(first: u16, count: u16, of_server: u16) -> Result<(), String> {
+/// `count` ports at once. Each group of `ports_per_server` consecutive ports leads to one server.
+pub(crate) fn check_matrix(first: u16, count: u16, ports_per_server: u16) -> Result<(), String> {
     let ports = first..first + count;
-    for port in ports.clone().step_by(of_server.into()) {
+    for port in ports.clone().step_by(ports_per_server.into()) {
         // QEMU accepts connections before the server listens.
         let limit = Instant::now() + TIMEOUT;
         while let Err(error) = check_squares(port, &[1]) {

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Maximum wait for an answer of a booted machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum wait for an answer while the machine may not have booted.
 const RETRY_TIMEOUT: Duration = Duration::from_millis(300);
@@ -19,6 +20,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_millis(300);
 const CONNECTIONS: usize = 4;
 /// Number of bytes on each connection.
 const BYTES: usize = 20_000;
+/// Number of connections that are reset on purpose.
 const RESETS: usize = 6;
 /// Input of a client program of the host.
 const TEXT: &[u8] = b"these words come back\n";
@@ -55,7 +57,7 @@ pub(crate) fn free_ports(count: u16) -> Result<u16, String> {
 pub(crate) fn check_echo(port: u16) -> Result<(), String> {
     wait(port)?;
     // One connection is not read until all others have finished; other connections are reset.
-    let slow = open_unread(port)?;
+    let unread = open_unread(port)?;
     for _ in 0..RESETS {
         // The connection is closed with unread bytes, so it is reset.
         drop(open_unread(port)?);
@@ -71,7 +73,7 @@ pub(crate) fn check_echo(port: u16) -> Result<(), String> {
             .join()
             .map_err(|_| "a client panicked".to_owned())??;
     }
-    check_unread(slow)?;
+    check_unread(unread)?;
     for program in ["curl", "nc"] {
         check_echo_by(program, port)?;
     }
@@ -169,7 +171,10 @@ fn check_unread((mut stream, sent): (TcpStream, usize)) -> Result<(), String> {
     if echoed == vec![7; sent] {
         Ok(())
     } else {
-        Err(format!("{} of {sent} slow bytes came back", echoed.len()))
+        Err(format!(
+            "{} of {sent} bytes came back on the connection that was read last",
+            echoed.len()
+        ))
     }
 }
 

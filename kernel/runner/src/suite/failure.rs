@@ -9,6 +9,7 @@
 use super::{Run, run_one};
 use crate::build::Image;
 
+/// Maximum number of failed machines that are repeated.
 const MAX_RERUNS: usize = 3;
 
 /// Number of console lines that are printed up to each failed test, and from the end of the output.
@@ -105,6 +106,7 @@ mod tests {
         assert!(shown.contains(&"it leaks"));
         assert!(shown.contains(&"test b ... FAILED: leaked 2 pages"));
         assert_eq!(shown.last(), Some(&"end"));
+        // The lines up to the failed test, and the lines at the end, with a margin.
         assert!(shown.len() < 3 * CONTEXT_LINES, "{shown:?}");
         assert_eq!(failure.tests(), "b, ends_as_it_should");
     }

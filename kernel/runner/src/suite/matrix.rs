@@ -23,6 +23,7 @@ pub(super) fn fuzz(first: u64, (smp, icount): (u32, bool)) -> Run {
     run
 }
 
+/// Returns all machines of the matrix, with this number of seeds of chaos.
 pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
     let mut runs = failures();
     runs.extend(refusals()?);
@@ -77,7 +78,7 @@ pub(super) fn matrix(smp: &[u32], seeds: u64) -> Result<Vec<Run>, String> {
         2,
         "init=tests threads=1024 stack=16",
     ));
-    runs.push(late());
+    runs.push(late_hart());
     let kernel_threads = build::with_kernel_threads()?;
     let on_threads = |run: Run| on_kernel_threads(&kernel_threads, run);
     runs.extend(["coroutines", "threads"].map(|model| on_threads(matrix_server(model))));
@@ -271,9 +272,9 @@ fn files((smp, icount): (u32, bool)) -> Run {
     run
 }
 
-/// Returns a run with a hart that the host delays until a program runs. The program must use the
+/// Returns a run in which the second hart starts only when a program runs. The program must use the
 /// hart from then on, and the tests must pass.
-fn late() -> Run {
+fn late_hart() -> Run {
     let mut run = run_of("smp 2, late".to_owned(), 2, "init=tests late");
     run.check = |outcome| {
         if outcome.output.contains(" is not online") {
@@ -307,12 +308,12 @@ fn on_kernel_threads(image: &Image, run: Run) -> Run {
 /// Number of connections in the open loop, and of clients on the host.
 const CONNECTIONS: u16 = 8;
 /// Number of requests on each connection in the open loop.
-const TURNS: u16 = 2;
+const REQUESTS_PER_CONNECTION: u16 = 2;
 
 /// Returns a run of the evaluation's server, with a request every 20 ms on each connection.
 fn open_loop(model: &str, smp: u32) -> Run {
     const PERIOD: u16 = 20;
-    let millis = PERIOD * TURNS;
+    let millis = PERIOD * REQUESTS_PER_CONNECTION;
     let arguments = format!("init=matrix with={model},{CONNECTIONS},8,2,{PERIOD},{millis},{smp}");
     let name = format!("matrix server, {model}, open loop, smp {smp}, icount");
     let mut run = run_of(name, smp, &arguments).icount();
@@ -336,7 +337,7 @@ fn slow_clock() -> Run {
 fn answers_all(outcome: &Outcome) -> Result<(), String> {
     let mut lines = outcome.output.lines();
     let answered = lines.find_map(|line| line.strip_prefix("matrix: ")?.split(' ').nth(6));
-    let all = CONNECTIONS * TURNS;
+    let all = CONNECTIONS * REQUESTS_PER_CONNECTION;
     match answered {
         Some(answered) if answered == all.to_string() => Ok(()),
         answered => Err(format!("{answered:?} of {all} requests were answered")),
@@ -360,15 +361,15 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
         run.machine.network = Network::Served {
             first,
             count: CONNECTIONS,
-            of_server: CONNECTIONS,
+            ports_per_server: CONNECTIONS,
         };
         run.last = "upshift: matrix ended with 0";
         run.peer = Some(|network| match network {
             Network::Served {
                 first,
                 count,
-                of_server,
-            } => peer::check_matrix(first, count, of_server),
+                ports_per_server,
+            } => peer::check_matrix(first, count, ports_per_server),
             _ => Err("no port is forwarded".to_owned()),
         });
         run
@@ -379,7 +380,7 @@ fn clients_of_the_host(kernel_threads: &Image) -> Result<[Run; 3], String> {
 
 /// Checks the law of the closed loop: while a connection of the most urgent class waits for a
 /// reply, the server answers one request of each connection of that class. So the latency is the
-/// cost of a request times the number of these connections.
+/// cost of a request times the number of these connections, with a margin of 3 %.
 fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     const CONNECTIONS: u64 = 16 / 4;
     let lines = outcome.output.lines();
@@ -387,6 +388,7 @@ fn latency_matches_cost(outcome: &Outcome) -> Result<(), String> {
     let words = words.map(|line| line.split(' ').collect::<Vec<_>>());
     let first_class = words.into_iter().find(|words| words.get(5) == Some(&"10"));
     let number = |at: usize| first_class.as_ref()?.get(at)?.parse::<u64>().ok();
+    // The mean latency, and the time per request.
     match (number(8), number(17)) {
         (Some(micros), Some(nanos))
             if (micros * 1_000).abs_diff(nanos * CONNECTIONS) < micros * 30 =>

@@ -37,14 +37,19 @@ const MAX_RATIO_OF_FIVE: u32 = 1_200;
 
 /// Default number of seeds of chaos; a soak begins with the next seed.
 pub(crate) const SEEDS: u64 = 6;
+/// Last seed of chaos in a soak.
 const SOAK_SEEDS: u64 = 40;
 /// Number of seeds in a soak for the programs that make arbitrary calls.
 const FUZZ_SEEDS: u64 = 200;
+/// Number of these seeds that one machine runs.
 const FUZZ_SEEDS_PER_MACHINE: u64 = 50;
 
+/// Number of power cuts in the suite.
 const POWER_CUTS: u64 = 5;
+/// Number of power cuts in a soak.
 const SOAK_POWER_CUTS: u64 = 200;
 
+/// Number of machines that run concurrently.
 const PARALLEL_MACHINES: usize = 2;
 
 /// The seeds of chaos that run.
@@ -130,7 +135,7 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
         ));
     }
     let failures = run_all(&image, runs.into_iter())?;
-    let survived = !wants_power_cut || power_cut::run(&image, POWER_CUTS)?;
+    let has_survived = !wants_power_cut || power_cut::run(&image, POWER_CUTS)?;
     let shell_passed = !wants_shell || shell::run(&image);
     if let (Seeds::First(count), None) = (seeds, only) {
         println!(
@@ -139,7 +144,9 @@ pub(crate) fn run(smp: &[u32], seeds: Seeds, only: Option<&str>) -> Result<ExitC
         );
     }
     let failures = failure::rerun(&image, failures)?;
-    Ok(code(failure::report(&failures) && survived && shell_passed))
+    Ok(code(
+        failure::report(&failures) && has_survived && shell_passed,
+    ))
 }
 
 fn code(has_passed: bool) -> ExitCode {
@@ -156,36 +163,36 @@ pub(crate) fn soak(smp: u32, runs: u64, only: Option<&str>) -> Result<ExitCode, 
         let kernel = run_of(format!("{name} kernel"), smp, "selftest");
         [kernel, run_of(name, smp, "init=tests")]
     });
-    let turns = [2, 4, 8].map(tests_under_icount);
+    let icounted = [2, 4, 8].map(tests_under_icount);
     let seeds = (SEEDS + 1..=SOAK_SEEDS).map(chaos);
     let fuzz = (1..=FUZZ_SEEDS)
         .step_by(FUZZ_SEEDS_PER_MACHINE as usize)
         .flat_map(|first| [(1, true), (2, false), (4, false)].map(|with| fuzz(first, with)));
-    let others = turns.into_iter().chain(fuzz).chain(seeds);
-    let survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
+    let others = icounted.into_iter().chain(fuzz).chain(seeds);
+    let has_survived = !is_wanted(power_cut::NAME) || power_cut::run(&image, SOAK_POWER_CUTS)?;
     // The repeated runs go one at a time, so that no other machine delays them.
     let mut failures = run_some(&image, repeated.filter(|run| is_wanted(&run.name)), 1)?;
     failures.extend(run_all(&image, others.filter(|run| is_wanted(&run.name)))?);
-    Ok(code(failure::report(&failures) && survived))
+    Ok(code(failure::report(&failures) && has_survived))
 }
 
 /// Runs only power cuts, as many as a soak if `seeds` is `None`.
 pub(crate) fn power_cuts(seeds: Option<u64>) -> Result<ExitCode, String> {
     let image = build::image()?;
-    let survived = power_cut::run(&image, seeds.unwrap_or(SOAK_POWER_CUTS))?;
-    Ok(code(survived))
+    let has_survived = power_cut::run(&image, seeds.unwrap_or(SOAK_POWER_CUTS))?;
+    Ok(code(has_survived))
 }
 
 fn run_all(image: &Image, runs: impl Iterator<Item = Run> + Send) -> Result<Vec<Failure>, String> {
     run_some(image, runs, PARALLEL_MACHINES)
 }
 
-/// Runs machines, `at_once` concurrently, and prints the tests of each when it ends. Returns the
-/// failures.
+/// Runs machines, `parallel` of them concurrently, and prints the tests of each when it ends.
+/// Returns the failures.
 fn run_some(
     image: &Image,
     runs: impl Iterator<Item = Run> + Send,
-    at_once: usize,
+    parallel: usize,
 ) -> Result<Vec<Failure>, String> {
     let runs = Mutex::new(runs);
     let ended = Mutex::new((Counts::default(), Vec::new()));
@@ -202,7 +209,7 @@ fn run_some(
         Ok(())
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..parallel).map(|_| scope.spawn(work)).collect();
         let mut ended = workers.into_iter().map(|worker| worker.join());
         ended.try_for_each(|end| end.unwrap_or(Err("a worker panicked".to_owned())))
     })?;
@@ -243,12 +250,15 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
             counts.failed += 1
         }
     }
-    let took = outcome.took;
+    let duration = outcome.duration;
     let verdict = verdict(&run, &outcome);
     let reason = match verdict.and(peer.map_err(|error| format!("the peer: {error}"))) {
         Ok(()) => {
             counts.passed += 1;
-            let _ = writeln!(report, "{name}: test ends_as_it_should ... ok ({took:.1?})");
+            let _ = writeln!(
+                report,
+                "{name}: test ends_as_it_should ... ok ({duration:.1?})"
+            );
             None
         }
         Err(reason) => {
@@ -256,7 +266,7 @@ fn run_one(image: &Image, run: Run) -> Result<(Counts, Option<Failure>), String>
             let output = &outcome.output;
             let _ = writeln!(
                 report,
-                "{name}: FAILED after {took:.1?}: {reason}\n{output}"
+                "{name}: FAILED after {duration:.1?}: {reason}\n{output}"
             );
             let _ = write!(report, "{}", state_of(name, image, &outcome));
             if let Some(repeat) = &run.repeat {

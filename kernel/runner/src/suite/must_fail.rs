@@ -4,17 +4,18 @@ use super::{Run, run_of};
 use crate::build::{self, VDSO};
 use crate::elf_patch;
 
+/// Returns runs in which the machine must fail.
 pub(super) fn failures() -> Vec<Run> {
-    let panic = |how: &str| Run {
+    let panicking = |fault: &str| Run {
         status: 101,
         last: "upshift: kernel panicked",
-        ..run_of(format!("{how} fails"), 1, &format!("selftest={how}"))
+        ..run_of(format!("{fault} fails"), 1, &format!("selftest={fault}"))
     };
-    let mut runs: Vec<_> = ["panic", "overflow", "text"].map(panic).into();
+    let mut runs: Vec<_> = ["panic", "overflow", "text"].map(panicking).into();
     runs.push(Run {
         status: 2,
         last: "upshift: none ended with 2",
-        ..run_of("no program fails".to_owned(), 1, "init=none")
+        ..run_of("a missing program fails".to_owned(), 1, "init=none")
     });
     let misspelt = |words: &str, last| Run {
         status: 2,
@@ -28,7 +29,7 @@ pub(super) fn failures() -> Vec<Run> {
         ),
         misspelt(
             "init=tests trace=all",
-            "upshift: trace=all: say a number from 1",
+            "upshift: trace=all: the value must be a number from 1",
         ),
     ]);
     let mut old = Run {

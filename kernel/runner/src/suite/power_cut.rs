@@ -20,10 +20,11 @@ pub(super) const NAME: &str = "power cut";
 /// Maximum number of syncs before the power is cut.
 const MAX_SYNCS: u64 = 40;
 /// Maximum delay of the power cut after a sync, in microseconds.
-const MAX_MICROS: u64 = 12_000;
+const MAX_DELAY_MICROS: u64 = 12_000;
 /// Maximum number of changes on the disk beyond the last reported sync: the changes up to the next
 /// sync, which may have completed, and the changes up to the sync after it.
 const MAX_UNREPORTED: u64 = 14;
+/// Number of power cuts of which one is followed by a second boot with the same disk.
 const SEEDS_PER_BOOT: u64 = 5;
 
 /// Cuts the power once per seed. Returns true if nothing was lost.
@@ -75,7 +76,10 @@ fn cut_time(seed: u64) -> (u64, Duration) {
         state = (state ^ (state >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb) | 1;
         (state >> 20) % below
     };
-    (next(MAX_SYNCS), Duration::from_micros(next(MAX_MICROS)))
+    (
+        next(MAX_SYNCS),
+        Duration::from_micros(next(MAX_DELAY_MICROS)),
+    )
 }
 
 /// Runs one power cut; returns a description of the result.
@@ -89,16 +93,16 @@ fn cut(image: &Image, seed: u64) -> Result<String, String> {
         .iter()
         .filter_map(|line| line.strip_prefix("synced ")?.parse().ok());
     let synced: u64 = synced.max().unwrap_or(0);
-    let found = match Mounted::mount(disk.bytes()?) {
+    let files = match Mounted::mount(disk.bytes()?) {
         Ok(mounted) => contents(mounted)?,
         Err(os_files::Error::Blank) if synced == 0 => {
             return Ok("cut before the disk was formatted".to_owned());
         }
         Err(error) => return Err(format!("after {synced} synced: {error}")),
     };
-    let changes = number_of_changes(&found, seed, synced)?;
+    let changes = number_of_changes(&files, seed, synced)?;
     if seed.is_multiple_of(SEEDS_PER_BOOT) {
-        check_second_boot(image, &disk, &found)?;
+        check_second_boot(image, &disk, &files)?;
     }
     Ok(format!("{synced} changes synced, {changes} on the disk"))
 }
@@ -125,24 +129,24 @@ fn kill_after(
         }
     });
     let mut all = Vec::new();
-    let mut seen = 0;
-    let mut failed = None;
+    let mut synced = 0;
+    let mut failure = None;
     loop {
         match lines.recv_timeout(LIMIT) {
             Ok(line) => {
                 let is_begin = line == "changing";
-                seen += u64::from(line.starts_with("synced "));
+                synced += u64::from(line.starts_with("synced "));
                 all.push(line);
-                if (is_begin && syncs == 0) || (seen > 0 && seen >= syncs) {
+                if (is_begin && syncs == 0) || (synced > 0 && synced >= syncs) {
                     break;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                failed = Some("the machine prints nothing");
+                failure = Some("the machine prints nothing");
                 break;
             }
             Err(RecvTimeoutError::Disconnected) => {
-                failed = Some("the machine has ended");
+                failure = Some("the machine has ended");
                 break;
             }
         }
@@ -152,9 +156,9 @@ fn kill_after(
     let _ = child.wait();
     let _ = reader.join();
     all.extend(lines.iter());
-    match failed {
+    match failure {
         None => Ok(all),
-        Some(failed) => Err(format!("{failed}: {}", all.join("\n"))),
+        Some(failure) => Err(format!("{failure}: {}", all.join("\n"))),
     }
 }
 
@@ -183,10 +187,10 @@ fn contents(mut mounted: Mounted<Vec<u8>>) -> Result<Model, String> {
 }
 
 /// Returns the number of changes, at least `synced`, that lead to these files.
-fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, String> {
+fn number_of_changes(files: &Model, seed: u64, synced: u64) -> Result<u64, String> {
     let mut model = Model::default();
     for n in 0..=synced + MAX_UNREPORTED {
-        if n >= synced && model == *found {
+        if n >= synced && model == *files {
             return Ok(n);
         }
         let (name, change) = load::change(seed, n);
@@ -194,7 +198,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
             // The program creates a file before it first writes to it.
             let mut created = model.clone();
             created.apply(&name, &Change::Create);
-            if created == *found {
+            if created == *files {
                 return Ok(n);
             }
         }
@@ -206,7 +210,7 @@ fn number_of_changes(found: &Model, seed: u64, synced: u64) -> Result<u64, Strin
 }
 
 /// Checks that the kernel sees the same files after a second boot.
-fn check_second_boot(image: &Image, disk: &Disk, found: &Model) -> Result<(), String> {
+fn check_second_boot(image: &Image, disk: &Disk, files: &Model) -> Result<(), String> {
     let machine = Machine::new(1, "init=files with=sums");
     let outcome = qemu::run_on(image, &machine, Some(disk.path()), LIMIT)?;
     let sum = |bytes: &[u8]| {
@@ -214,7 +218,7 @@ fn check_second_boot(image: &Image, disk: &Disk, found: &Model) -> Result<(), St
             sum.wrapping_mul(1_099_511_628_211) ^ u64::from(*byte)
         })
     };
-    for (name, bytes) in &found.0 {
+    for (name, bytes) in &files.0 {
         let line = format!("file {name}: {} {:x}", bytes.len(), sum(bytes));
         if !outcome.output.lines().any(|printed| printed == line) {
             return Err(format!("`{line}` is missing:\n{}", outcome.output));

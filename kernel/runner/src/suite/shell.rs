@@ -110,9 +110,9 @@ fn commands_answer(image: &Image) -> Outcome {
     shell.expect("child exit 45\x7f\x7f6", &["status 6: child"])?;
     for (wrong, hint) in [
         ("nonsense", "no such program in the archive or on the disk"),
-        ("top long", "say for how many seconds"),
-        ("top 0", "say for how many seconds"),
-        ("kill", "say the number of a process"),
+        ("top long", "give a number of seconds"),
+        ("top 0", "give a number of seconds"),
+        ("kill", "give the number of a process"),
         ("kill 1", "no such process among the children"),
         ("ls", "boot with --disk FILE"),
         ("cat", "boot with --disk FILE"),
@@ -177,7 +177,7 @@ fn programs_run_at_their_levels(image: &Image) -> Outcome {
         "nice 63 child",
         "nice x child",
     ] {
-        shell.expect(wrong, &["say a level from 1, most urgent, to 62"])?;
+        shell.expect(wrong, &["give a level from 1, most urgent, to 62"])?;
     }
     shell.expect("nice 7 child exit 4", &["status 4: child"])?;
     shell.exit()
@@ -198,7 +198,7 @@ fn programs_start_from_the_disk(image: &Image) -> Outcome {
     shell.expect("put notes/hello Hello, disk.", &[])?;
     shell.expect("cat notes/hello", &["\nHello, disk.\n"])?;
     shell.expect("ls notes", &["       13 hello\n", " text\n"])?;
-    shell.expect("cat bin/child", &["it is no text"])?;
+    shell.expect("cat bin/child", &["the file is not text"])?;
     for (wrong, hint) in [
         ("cat none", "no such file on the disk"),
         ("cat bin", "the path is a directory"),

@@ -5,7 +5,7 @@
 //!  read!(fd, buffer, cid)
 //!    │ an operation of the table owns the buffer; the call returns at once
 //!    ▼
-//!  kernel coroutine with our level … ─► completion ring: token, cid, result
+//!  kernel coroutine, as urgent as the caller … ─► completion ring: token, cid, result
 //!                                         │ user interrupt, or found by the loop
 //!    ┌────────────────────────────────────┘
 //!    ▼ `drain`: result into the operation, wake(cid)
@@ -69,7 +69,7 @@ impl FromWord for () {
 
 /// A call in flight: a future that resolves to its result, with its buffer if it has one.
 ///
-/// The name is that of the papers. Dropping the future cancels the call.
+/// The name comes from the papers on SharedScheduler. Dropping the future cancels the call.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, B = ()> {
     state: State,
@@ -104,10 +104,10 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
     let number = request.number | number::ASYNCHRONOUS;
     let [a, b, c, d, e, _] = request.words;
     let arguments = [a, b, c, d, e, operation.token()];
-    let known = match sys::raw_pair(number, arguments, cid as usize) {
+    let call = match sys::raw_pair(number, arguments, cid as usize) {
         (Err(error), _) => return State::Ended(Err(error), operation.undo()),
         (Ok(number::COMPLETED), result) => {
-            operation.is_over(result);
+            operation.set_result(result);
             None
         }
         (Ok(number), _) => Some(CallState {
@@ -115,7 +115,7 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
             level: vdso::upshift_waits(),
         }),
     };
-    State::InFlight(operation, known)
+    State::InFlight(operation, call)
 }
 
 impl State {
@@ -123,11 +123,11 @@ impl State {
     /// its poller.
     #[inline]
     fn poll(&mut self) -> Poll<Answer> {
-        if let State::InFlight(operation, known) = self
+        if let State::InFlight(operation, call) = self
             && !operation.is_done()
         {
-            if let Some(known) = known {
-                known.follow(operation.token());
+            if let Some(call) = call {
+                call.follow(operation.token());
             }
             return Poll::Pending;
         }
@@ -153,9 +153,9 @@ impl<T, B> AsyncCall<T, B> {
     /// Requests that the kernel ends the call early. The future becomes ready soon, with
     /// [`Error::Cancelled`] unless the call has a result; a cancelled call has consumed nothing.
     pub fn cancel(&self) {
-        if let State::InFlight(operation, Some(known)) = &self.state {
+        if let State::InFlight(operation, Some(call)) = &self.state {
             // The kernel returns an error if the call has already ended.
-            let _ = sys::cancel(known.number, operation.token());
+            let _ = sys::cancel(call.number, operation.token());
         }
     }
 }

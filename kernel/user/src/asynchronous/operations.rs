@@ -1,4 +1,4 @@
-//! The table of operations, which records who owns the buffer of a call.
+//! The table of operations, which records the owner of the buffer of each call.
 //!
 //! ```text
 //!        take            begin            complete             finish
@@ -25,6 +25,7 @@ use os_abi::shared::RING_ENTRIES;
 
 use crate::coroutine::Cid;
 
+/// The operation is not in use.
 const FREE: u32 = 0;
 /// The operation is in flight, and its result is awaited.
 const PENDING: u32 = 1;
@@ -97,12 +98,12 @@ fn grow() -> Option<()> {
 #[inline]
 fn claim(token: usize) -> Option<ClaimedOperation> {
     let operation = operation(token)?;
-    let seen = operation.state.load(Acquire);
-    let is_free = seen == FREE || seen == UNWANTED;
+    let state = operation.state.load(Acquire);
+    let is_free = state == FREE || state == UNWANTED;
     let is_claimed = is_free
         && operation
             .state
-            .compare_exchange(seen, CLAIMED, SeqCst, Relaxed)
+            .compare_exchange(state, CLAIMED, SeqCst, Relaxed)
             .is_ok();
     is_claimed.then_some(ClaimedOperation { token, operation })
 }
@@ -114,10 +115,10 @@ pub(super) struct ClaimedOperation {
 }
 
 /// Claims a free operation. The search begins after the operation that was claimed last, and
-/// allocates a batch if none is free. Returns `None` if the table is full.
+/// allocates a batch if no operation is free. Returns `None` if the table is full.
 #[inline]
 pub(super) fn take() -> Option<ClaimedOperation> {
-    // Mostly the next operation is free.
+    // Usually the next operation is free.
     let claimed = match claim(HINT.load(Relaxed) as usize) {
         Some(claimed) => claimed,
         None => search()?,
@@ -176,7 +177,7 @@ impl InFlight {
     }
 
     /// Stores the result of a call that completed at once.
-    pub(super) fn is_over(&self, result: isize) {
+    pub(super) fn set_result(&self, result: isize) {
         self.operation.result.store(result, Relaxed);
         self.operation.state.store(DONE, Release);
     }
@@ -195,7 +196,7 @@ impl InFlight {
         (result, self.free())
     }
 
-    /// Frees the operation and returns the buffer. The kernel must not own it.
+    /// Frees the operation and returns the buffer, which the kernel must not own.
     fn free(self) -> Option<Vec<u8>> {
         // SAFETY: the kernel no longer uses the buffer, `complete` never touches it, and this is
         // the only `InFlight` of the operation.

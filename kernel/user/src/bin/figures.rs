@@ -18,7 +18,9 @@ use os_user::{Error, now, pipe, println, read, sys, thread, wait, write};
 
 os_user::coroutine_entry!(main);
 
+/// Number of runs of an operation in a measurement.
 const ROUNDS: u64 = 1000;
+/// Number of measurements of each figure.
 const REPETITIONS: usize = 5;
 /// Instructions per tick: 10 MHz, one instruction per nanosecond.
 const PER_TICK: u64 = 100;

@@ -70,14 +70,14 @@ fn in_child(f: impl FnOnce() -> isize) -> Result<isize, String> {
 async fn child_has_a_copy_of_memory() -> Outcome {
     static WORD: AtomicU64 = AtomicU64::new(1);
     let mut numbers: Vec<u64> = (0..3000).collect();
-    let mine = process_number();
+    let parent = process_number();
     let status = in_child(|| {
         let is_equal = numbers.iter().sum::<u64>() == 3000 * 2999 / 2;
         numbers.fill(7);
         WORD.store(2, SeqCst);
         // New memory of the child, above the inherited memory.
         let new_block = vec![1u8; 100_000];
-        let is_valid = process_number() != mine && new_block.iter().all(|byte| *byte == 1);
+        let is_valid = process_number() != parent && new_block.iter().all(|byte| *byte == 1);
         if is_equal && is_valid { 5 } else { 6 }
     })?;
     ensure!(status == 5, "status {status}");
@@ -130,10 +130,10 @@ async fn calls_in_flight_stay_with_the_parent() -> Outcome {
     match fork().map_err(message)? {
         Fork::Child => {
             let (result, bytes) = reading.await;
-            let right = result == Err(Error::NotInherited) && bytes == [0; 8];
+            let is_right = result == Err(Error::NotInherited) && bytes == [0; 8];
             // The child can make calls itself.
             let (result, _) = write!(pipe.writer, vec![9; 4], current()).await;
-            exit(isize::from(!(right && result == Ok(4))))
+            exit(isize::from(!(is_right && result == Ok(4))))
         }
         Fork::Parent(child) => {
             let (result, bytes) = reading.await;
@@ -260,6 +260,7 @@ async fn fork_storm_ends_at_the_limit() -> Outcome {
         let status = wait(child).map_err(message)?;
         ensure!(status == KILLED, "status {status}");
     }
+    // The limit of processes is 256; the bound is a wide margin.
     ensure!(
         matches!(error, Error::TooMany | Error::OutOfMemory) && count > 50,
         "{count} children, then {error:?}"
@@ -315,6 +316,7 @@ async fn fork_of_much_memory_is_an_error() -> Outcome {
             let _ = sys::kill(child);
             let _ = wait(child);
         }
+        // 128 MiB have space for about eight copies of 16 MiB; the bound is a wide margin.
         isize::from(error != Error::OutOfMemory || count > 20)
     })?;
     ensure!(status == 0, "status {status}");
@@ -324,11 +326,11 @@ async fn fork_of_much_memory_is_an_error() -> Outcome {
 async fn exec_replaces_the_program() -> Outcome {
     for status in [3, 250] {
         let argument = format!("exit {status}");
-        let seen = in_child(|| {
+        let returned = in_child(|| {
             let _ = exec("child", argument.as_bytes());
             1
         })?;
-        ensure!(seen == status, "{status} became {seen}");
+        ensure!(returned == status, "{status} became {returned}");
     }
     Ok(())
 }

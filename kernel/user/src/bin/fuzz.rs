@@ -94,8 +94,10 @@ fn run(mut random: Random) -> isize {
 /// Makes a random call. Returns `Some(status)` if the thread must exit with `status`.
 fn call(random: &mut Random) -> Option<isize> {
     let arguments: [usize; 6] = core::array::from_fn(|_| random.word());
+    // The highest number of a call is 57.
     let call = random.below(58) as usize;
-    // Rare, because a thread with an invalid entry ends the process soon.
+    // These calls are rare, because they end or park a thread, or create a thread with an invalid
+    // entry, which soon ends the process.
     let may_end_process = matches!(
         call,
         number::exit | number::thread_exit | number::thread_create | number::park
@@ -106,7 +108,8 @@ fn call(random: &mut Random) -> Option<isize> {
     // Calls that may wait are mostly asynchronous. (`futex_lock` has no asynchronous form.)
     let waits = matches!(
         call,
-        16..=21 | 50..=53
+        number::read..=number::futex_wait
+            | number::open..=number::list
             | number::futex_lock
             | number::accept
             | number::connect
@@ -145,7 +148,7 @@ fn forge(random: &mut Random) {
             (layout::THREADS, line * LINE_WORDS + word)
         }
     };
-    // Rare, because an invalid handler ends the process soon.
+    // A forged handler is rare, because an invalid handler ends the process soon.
     if (page, word) != (layout::SHARED, HANDLER) || random.below(50) == 0 {
         let place = (page as *mut u64).wrapping_add(word);
         // SAFETY: both pages are mapped and writable, `word` is inside its page, and this program

@@ -31,17 +31,18 @@ tests! {
 }
 
 /// Number of ticks in a microsecond.
-const MICROS: u64 = 10;
+const TICKS_PER_MICRO: u64 = 10;
+/// Number of harts of the machine.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 /// Maximum delay of urgent work, in ticks: many turns of all harts, far less than a quantum.
 fn max_delay() -> u64 {
-    250 * MICROS * HARTS.load(Relaxed)
+    250 * TICKS_PER_MICRO * HARTS.load(Relaxed)
 }
 
 /// Time for which a program computes, in microseconds. Meanwhile other programs must not be
 /// delayed.
-const LONG: u64 = 12_000;
+const COMPUTE_MICROS: u64 = 12_000;
 
 async fn main() -> isize {
     let argument = core::str::from_utf8(os_user::argument()).unwrap_or("");
@@ -76,18 +77,18 @@ fn compute(micros: u64) {
 fn report_read() -> Outcome {
     let mut stamp = [0; 8];
     while read(0, &mut stamp) == Ok(8) {
-        let late = now() - u64::from_le_bytes(stamp);
-        write(1, &late.to_le_bytes()).map_err(message)?;
+        let delay = now() - u64::from_le_bytes(stamp);
+        write(1, &delay.to_le_bytes()).map_err(message)?;
     }
     Ok(())
 }
 
 /// Sleeps for `micros` microseconds, and reports the excess in ticks.
 fn report_sleep(micros: u64) -> Outcome {
-    let deadline = now() + micros * MICROS;
+    let deadline = now() + micros * TICKS_PER_MICRO;
     sys::sleep_until(deadline as usize).map_err(message)?;
-    let late = now() - deadline;
-    write(0, &late.to_le_bytes()).map_err(message)?;
+    let delay = now() - deadline;
+    write(0, &delay.to_le_bytes()).map_err(message)?;
     Ok(())
 }
 
@@ -104,7 +105,8 @@ fn write_now_and_then(times: u64) -> Outcome {
     Ok(())
 }
 
-fn number_of(pipe: Pipe) -> Result<u64, String> {
+/// Reads the number that a child has written to a pipe.
+fn read_number(pipe: Pipe) -> Result<u64, String> {
     let mut number = [0; 8];
     ensure!(
         read(pipe.reader, &mut number) == Ok(8),
@@ -124,7 +126,7 @@ fn close(pipes: &[Pipe]) -> Outcome {
 /// Starts a reader for each pair in `files` on the hart of the calling program, so that the
 /// reader's calls wait there. A reader has level 40, reads from descriptor 0 and reports to
 /// descriptor 1. The other harts sleep again afterwards. Returns the children, which include the
-/// programs that kept the other harts busy.
+/// programs that kept the other harts busy (`hog`).
 fn readers_on_this_hart(files: &[[usize; 2]]) -> Result<Vec<usize>, String> {
     let mut children = Vec::new();
     for _ in 1..HARTS.load(Relaxed) {
@@ -147,16 +149,16 @@ async fn read_is_served_beside_a_computing_writer() -> Outcome {
         let children = readers_on_this_hart(&[[bytes.reader, answers.writer]])?;
         sys::set_level(level).map_err(message)?;
         write(bytes.writer, &now().to_le_bytes()).map_err(message)?;
-        compute(LONG);
+        compute(COMPUTE_MICROS);
         sys::set_level(32).map_err(message)?;
-        let late = number_of(answers)?;
+        let delay = read_number(answers)?;
         sys::close(bytes.writer).map_err(message)?;
         for child in children {
             wait(child).map_err(message)?;
         }
         sys::close(bytes.reader).map_err(message)?;
         close(&[answers])?;
-        ensure!(late < max_delay(), "level {level}: {late} ticks late");
+        ensure!(delay < max_delay(), "level {level}: {delay} ticks late");
     }
     Ok(())
 }
@@ -167,11 +169,11 @@ async fn sleeper_wakes_beside_a_computing_program() -> Outcome {
         let answers = pipe().map_err(message)?;
         let sleeper = spawn("harts", b"sleeper 3000", &[answers.writer], 40).map_err(message)?;
         sleep_micros(1_000);
-        compute(LONG);
-        let late = number_of(answers)?;
+        compute(COMPUTE_MICROS);
+        let delay = read_number(answers)?;
         wait(sleeper).map_err(message)?;
         close(&[answers])?;
-        ensure!(late < max_delay(), "round {round}: {late} ticks late");
+        ensure!(delay < max_delay(), "round {round}: {delay} ticks late");
     }
     Ok(())
 }
@@ -180,7 +182,7 @@ async fn sleeper_wakes_beside_a_computing_program() -> Outcome {
 /// in time.
 async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
     for round in 0..4 {
-        let deadline = now() + 2_000 * MICROS;
+        let deadline = now() + 2_000 * TICKS_PER_MICRO;
         let before = interrupts();
         let call = sleep_until(deadline, current());
         // The completion interrupts this loop.
@@ -189,9 +191,9 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
             compute(1);
             polls -= 1;
         }
-        let late = now() - deadline;
+        let delay = now() - deadline;
         let _ = call.await;
-        ensure!(late < max_delay(), "round {round}: {late} ticks late");
+        ensure!(delay < max_delay(), "round {round}: {delay} ticks late");
     }
     Ok(())
 }
@@ -200,26 +202,29 @@ async fn asynchronous_call_begins_while_its_caller_computes() -> Outcome {
 /// woken for one reader must wake further harts, so that neither reader is delayed.
 async fn several_wait_behind_computing_programs() -> Outcome {
     let (bytes, answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
-    let (more, others) = (pipe().map_err(message)?, pipe().map_err(message)?);
-    let files = [[bytes.reader, answers.writer], [more.reader, others.writer]];
+    let (more_bytes, more_answers) = (pipe().map_err(message)?, pipe().map_err(message)?);
+    let files = [
+        [bytes.reader, answers.writer],
+        [more_bytes.reader, more_answers.writer],
+    ];
     let mut children = readers_on_this_hart(&files)?;
     write(bytes.writer, &now().to_le_bytes()).map_err(message)?;
-    write(more.writer, &now().to_le_bytes()).map_err(message)?;
+    write(more_bytes.writer, &now().to_le_bytes()).map_err(message)?;
     // This program is as urgent as the readers, and ready at the same time.
     children.push(spawn("harts", b"hog 12000", &[], 40).map_err(message)?);
-    compute(LONG);
-    let late = [number_of(answers)?, number_of(others)?];
+    compute(COMPUTE_MICROS);
+    let delays = [read_number(answers)?, read_number(more_answers)?];
     sys::close(bytes.writer).map_err(message)?;
-    sys::close(more.writer).map_err(message)?;
+    sys::close(more_bytes.writer).map_err(message)?;
     for child in children {
         wait(child).map_err(message)?;
     }
     sys::close(bytes.reader).map_err(message)?;
-    sys::close(more.reader).map_err(message)?;
-    close(&[answers, others])?;
+    sys::close(more_bytes.reader).map_err(message)?;
+    close(&[answers, more_answers])?;
     ensure!(
-        late.iter().all(|late| *late < max_delay()),
-        "{late:?} ticks late"
+        delays.iter().all(|delay| *delay < max_delay()),
+        "{delays:?} ticks late"
     );
     Ok(())
 }
@@ -239,17 +244,17 @@ async fn least_urgent_program_gives_way_to_work_of_another_hart() -> Outcome {
     for child in others {
         wait(child).map_err(message)?;
     }
-    let mut late = [0; 8];
-    for late in &mut late {
-        *late = number_of(answers)?;
+    let mut delays = [0; 8];
+    for delay in &mut delays {
+        *delay = read_number(answers)?;
     }
     sys::close(bytes.writer).map_err(message)?;
     wait(reader).map_err(message)?;
     sys::close(bytes.reader).map_err(message)?;
     close(&[answers])?;
     ensure!(
-        late.iter().all(|late| *late < max_delay()),
-        "{late:?} ticks late"
+        delays.iter().all(|delay| *delay < max_delay()),
+        "{delays:?} ticks late"
     );
     Ok(())
 }

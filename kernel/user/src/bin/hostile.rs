@@ -136,8 +136,8 @@ async fn closing_a_descriptor_does_not_end_its_read() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let reading = read!(pipe.reader, vec![0; 8], current());
     sys::close(pipe.reader).map_err(message)?;
-    let late = read!(pipe.reader, &mut [0; 8]);
-    ensure!(late == Err(Error::BadFile), "{late:?}");
+    let second = read!(pipe.reader, &mut [0; 8]);
+    ensure!(second == Err(Error::BadFile), "{second:?}");
     write!(pipe.writer, b"come").map_err(message)?;
     let (result, bytes) = reading.await;
     ensure!(result == Ok(4) && bytes.starts_with(b"come"), "{result:?}");
@@ -232,11 +232,12 @@ async fn kill_does_not_wait_for_less_urgent_work() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let waiter = spawn("child", b"echo", &[pipe.reader, pipe.writer], 60).map_err(message)?;
     sleep_micros(5_000);
+    // Endless programs, as many as the maximum number of harts.
     let mut hogs = Vec::new();
     for _ in 0..8 {
         hogs.push(spawn("child", b"endless", &[], 50).map_err(message)?);
     }
-    // Wait until each hart runs a hog.
+    // Wait until each hart runs one of them.
     sleep_micros(5_000);
     let watched = hogs.clone();
     let watch = thread::spawn(move || {

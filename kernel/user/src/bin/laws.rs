@@ -36,19 +36,23 @@ tests! {
 }
 
 /// Number of ticks in a microsecond.
-const MICROS: u64 = 10;
+const TICKS_PER_MICRO: u64 = 10;
+/// Number of threads that are recorded.
 const THREADS: usize = 12;
 /// Number of activations of each thread.
 const TURNS: usize = 6;
 /// Levels of the threads.
 const LEVELS: [u8; THREADS] = [8, 12, 16, 20, 20, 24, 28, 28, 32, 40, 48, 56];
+/// Level of the tests, more urgent than all threads.
 const TESTS_LEVEL: u8 = 4;
 
 /// Number of seeds. Each seed determines a record of the threads.
 const SEEDS: u64 = 3;
 
+/// The records of the seeds so far.
 static RECORDS: SpinLock<Option<Vec<Vec<Turn>>>> = SpinLock::new(None);
 
+/// Number of harts of the machine.
 static HARTS: AtomicU64 = AtomicU64::new(4);
 
 async fn main() -> isize {
@@ -61,7 +65,7 @@ async fn main() -> isize {
 /// Longest delay that the laws allow, in ticks: many turns of all harts, and less than a quantum of
 /// 5 milliseconds.
 fn bound() -> u64 {
-    500 * MICROS * HARTS.load(SeqCst)
+    500 * TICKS_PER_MICRO * HARTS.load(SeqCst)
 }
 
 /// Computes for about `micros` microseconds, without a call to the kernel.
@@ -79,11 +83,11 @@ fn overlap(a: Span, b: Span) -> u64 {
     a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
-/// An activation of a thread, from the end of a sleep on, as the thread has recorded it. It has
-/// nothing to do with the turn of a hart.
+/// An activation of a thread, from the end of a sleep on, as the thread has recorded it. Not to be
+/// confused with the turns in which the emulator runs the harts.
 struct Turn {
     level: u8,
-    /// Time at which the thread became ready.
+    /// Time at which the thread became ready, in ticks.
     ready: u64,
     /// Spans in which the thread ran.
     ran: Vec<Span>,
@@ -104,7 +108,7 @@ impl Turn {
 /// Computes for `steps` steps, and records the spans in which the thread ran.
 fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
     // The turns of all harts, including idle harts.
-    let gap = 200 * MICROS * HARTS.load(SeqCst).max(2);
+    let gap = 200 * TICKS_PER_MICRO * HARTS.load(SeqCst).max(2);
     let mut turn = Turn {
         level,
         ready,
@@ -126,7 +130,7 @@ fn take_turn(level: u8, ready: u64, steps: u64) -> Turn {
 /// Returns the records of the threads for a seed.
 async fn record(seed: u64) -> Result<Vec<Turn>, String> {
     let finished = Arc::new(AtomicUsize::new(0));
-    let start = now() + 3_000 * MICROS;
+    let start = now() + 3_000 * TICKS_PER_MICRO;
     let mut threads = Vec::new();
     for (n, level) in LEVELS.into_iter().enumerate() {
         let finished = finished.clone();
@@ -142,7 +146,7 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
             let mut turns = Vec::with_capacity(TURNS);
             let mut ready = start;
             for _ in 0..TURNS {
-                ready = now().max(ready) + below(4_000) * MICROS;
+                ready = now().max(ready) + below(4_000) * TICKS_PER_MICRO;
                 let _ = sys::sleep_until(ready as usize);
                 turns.push(take_turn(level, ready, 10 + below(250)));
             }
@@ -163,39 +167,43 @@ async fn record(seed: u64) -> Result<Vec<Turn>, String> {
 }
 
 /// Returns the longest time for which a thread waited while a less urgent thread ran.
-fn out_of_order(turns: &[Turn]) -> u64 {
+fn longest_inversion(turns: &[Turn]) -> u64 {
     let delay_of = |waiter: &Turn, waited: Span| {
         let others = turns.iter().filter(|other| other.level > waiter.level);
         let ran = others.flat_map(|other| other.ran.iter().map(|ran| overlap(*ran, waited)));
         ran.max().unwrap_or(0)
     };
-    maximum(turns, delay_of)
+    longest_delay(turns, delay_of)
 }
 
 /// Returns the longest time for which a thread waited while a hart was idle.
-fn stranded(turns: &[Turn]) -> u64 {
+fn longest_wait_beside_an_idle_hart(turns: &[Turn]) -> u64 {
     let harts = HARTS.load(SeqCst) as usize;
-    let delay_of = |_: &Turn, waited: Span| idle(turns, waited, harts);
-    maximum(turns, delay_of)
+    let delay_of = |_: &Turn, waited: Span| longest_idle_time(turns, waited, harts);
+    longest_delay(turns, delay_of)
 }
 
 /// Returns the longest time for which a thread waited while not every hart ran a thread that is at
 /// least as urgent.
-fn unserved(turns: &[Turn]) -> u64 {
+fn longest_unserved_wait(turns: &[Turn]) -> u64 {
     let harts = HARTS.load(SeqCst) as usize;
     let delay_of = |waiter: &Turn, waited: Span| {
         let urgent: Vec<_> = turns
             .iter()
             .filter(|turn| turn.level <= waiter.level)
             .collect();
-        idle(urgent, waited, harts)
+        longest_idle_time(urgent, waited, harts)
     };
-    maximum(turns, delay_of)
+    longest_delay(turns, delay_of)
 }
 
 /// Returns the longest uninterrupted time within a span in which fewer of the threads ran than
 /// there are harts.
-fn idle<'a>(turns: impl IntoIterator<Item = &'a Turn>, within: Span, harts: usize) -> u64 {
+fn longest_idle_time<'a>(
+    turns: impl IntoIterator<Item = &'a Turn>,
+    within: Span,
+    harts: usize,
+) -> u64 {
     let ran = turns.into_iter().flat_map(|turn| &turn.ran);
     let ran: Vec<Span> = ran
         .filter(|ran| overlap(**ran, within) > 0)
@@ -215,15 +223,16 @@ fn idle<'a>(turns: impl IntoIterator<Item = &'a Turn>, within: Span, harts: usiz
     longest
 }
 
-fn maximum(turns: &[Turn], delay_of: impl Fn(&Turn, Span) -> u64) -> u64 {
+/// Returns the longest delay of all waits, by `delay_of`.
+fn longest_delay(turns: &[Turn], delay_of: impl Fn(&Turn, Span) -> u64) -> u64 {
     let all = turns
         .iter()
-        .flat_map(|turn| turn.waited().into_iter().map(|at| delay_of(turn, at)));
+        .flat_map(|turn| turn.waited().into_iter().map(|span| delay_of(turn, span)));
     all.max().unwrap_or(0)
 }
 
 /// Returns the longest time for which a thread was ready but other threads did not see its level.
-fn inconsistent(turns: &[Turn]) -> u64 {
+fn longest_hidden_wait(turns: &[Turn]) -> u64 {
     let mut seen: Vec<_> = turns.iter().flat_map(|turn| &turn.seen).collect();
     seen.sort_unstable();
     let delay_of = |waiter: &Turn, waited: Span| {
@@ -231,13 +240,13 @@ fn inconsistent(turns: &[Turn]) -> u64 {
         let within = seen[from..].iter().take_while(|seen| seen.0 < waited.1);
         let (mut longest, mut begin) = (0, None);
         for (time, levels) in within {
-            let stale = levels & 1 << waiter.level == 0;
-            begin = stale.then(|| begin.unwrap_or(*time));
+            let is_hidden = levels & 1 << waiter.level == 0;
+            begin = is_hidden.then(|| begin.unwrap_or(*time));
             longest = longest.max(begin.map_or(0, |begin| time - begin));
         }
         longest
     };
-    maximum(turns, delay_of)
+    longest_delay(turns, delay_of)
 }
 
 /// Returns the records of [`SEEDS`] seeds, which all laws share.
@@ -250,45 +259,47 @@ async fn records() -> Result<Vec<Vec<Turn>>, String> {
 }
 
 /// Checks a law against the records.
-async fn check_law(law: &str, bound: u64, late: fn(&[Turn]) -> u64) -> Outcome {
+async fn check_law(law: &str, bound: u64, delay_of: fn(&[Turn]) -> u64) -> Outcome {
     let mut longest = 0;
     let records = records().await?;
     for (number, turns) in records.iter().enumerate() {
-        let late = late(turns);
+        let delay = delay_of(turns);
         ensure!(
-            late < bound,
+            delay < bound,
             "record {number}: {} µs, the bound is {} µs",
-            late / MICROS,
-            bound / MICROS
+            delay / TICKS_PER_MICRO,
+            bound / TICKS_PER_MICRO
         );
-        longest = longest.max(late);
+        longest = longest.max(delay);
     }
     *RECORDS.lock() = Some(records);
-    println!("figure: {law}: at most {} µs", longest / MICROS);
+    println!("figure: {law}: at most {} µs", longest / TICKS_PER_MICRO);
     Ok(())
 }
 
 async fn order_across_harts() -> Outcome {
-    check_law("order", bound(), out_of_order).await
+    check_law("order", bound(), longest_inversion).await
 }
 
 async fn conservation_across_harts() -> Outcome {
-    check_law("conservation", bound(), stranded).await
+    check_law("conservation", bound(), longest_wait_beside_an_idle_hart).await
 }
 
 /// The bound covers the time until a less urgent thread has left a hart, and until an idle hart
 /// takes work.
 async fn progress_across_harts() -> Outcome {
-    check_law("progress", 2 * bound(), unserved).await
+    check_law("progress", 2 * bound(), longest_unserved_wait).await
 }
 
 async fn truth_across_harts() -> Outcome {
-    check_law("truth", bound(), inconsistent).await
+    check_law("truth", bound(), longest_hidden_wait).await
 }
 
-/// Programs of level 25 compute on all harts. A thread of level 40 has a lock that a thread of
-/// level 10 waits for; the holder finishes its work, of a known length, as if it had level 10.
+/// Threads of level 25, the hogs, compute on all harts. A thread of level 40 holds a lock for which
+/// a thread of level 10 waits; the holder finishes its work, of a known length, as if it had level
+/// 10.
 async fn progress_of_lock_waiters() -> Outcome {
+    /// Length of the holder's work, in microseconds.
     const WORK: u64 = 2_000;
     for round in 0..4u64 {
         let finished = Arc::new(AtomicUsize::new(0));
@@ -312,7 +323,7 @@ async fn progress_of_lock_waiters() -> Outcome {
             let finished = finished.clone();
             let hog = thread::spawn(move || {
                 let _ = sys::set_level(25);
-                let limit = time() + 100_000 * MICROS;
+                let limit = time() + 100_000 * TICKS_PER_MICRO;
                 while finished.load(SeqCst) == 0 && time() < limit {
                     compute(10);
                 }
@@ -337,8 +348,8 @@ async fn progress_of_lock_waiters() -> Outcome {
         holder.map_err(message)?.join().map_err(message)?;
         // Where harts take turns, the holder gets one of `turns` turns.
         let turns = HARTS.load(SeqCst) + 1;
-        let limit = WORK * MICROS * turns + bound();
-        ensure!(took < limit, "round {round}: {} µs", took / MICROS);
+        let limit = WORK * TICKS_PER_MICRO * turns + bound();
+        ensure!(took < limit, "round {round}: {} µs", took / TICKS_PER_MICRO);
     }
     Ok(())
 }
@@ -347,26 +358,30 @@ async fn progress_of_lock_waiters() -> Outcome {
 async fn a_forged_record_breaks_the_laws() -> Outcome {
     let mut turns = record(SEEDS + 1).await?;
     ensure!(
-        out_of_order(&turns) < bound(),
+        longest_inversion(&turns) < bound(),
         "the record is out of order before the forgery"
     );
     for turn in &mut turns {
         turn.level = 63 - turn.level;
     }
-    let delays = [out_of_order(&turns), unserved(&turns), inconsistent(&turns)];
+    let delays = [
+        longest_inversion(&turns),
+        longest_unserved_wait(&turns),
+        longest_hidden_wait(&turns),
+    ];
     ensure!(
-        delays.iter().all(|late| *late > bound()),
-        "the checks found nothing: {delays:?}"
+        delays.iter().all(|delay| *delay > bound()),
+        "the checks found nothing: delays of {delays:?} ticks"
     );
     // Pretend that this activation became ready earlier than recorded.
     let first = turns.iter_mut().min_by_key(|turn| turn.ready);
     if let Some(first) = first {
         first.ready -= 2 * bound();
     }
-    let delays = stranded(&turns);
+    let delay = longest_wait_beside_an_idle_hart(&turns);
     ensure!(
-        delays > bound(),
-        "the check found no stranded thread: {delays}"
+        delay > bound(),
+        "the check found no thread that waited beside an idle hart: {delay} ticks"
     );
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Tests of priority inheritance: the holder of a lock is as urgent as its waiters, beside programs
 //! that compute on every hart. A waiter *lends* its level to the holder.
 //!
-//! [`Hogs`] keep all harts at level 25, so less urgent threads, and the kernel's work for them, do
-//! not run until a waiter stops the hogs. Without a loan no waiter stops them, and they reach their
-//! time limit, which is the failure on a machine of any number of harts and any speed.
+//! [`Hogs`], threads that only compute, keep all harts at level 25. So less urgent threads, and the
+//! kernel's work for them, do not run until a waiter stops the hogs. Without a loan no waiter stops
+//! the hogs, and they reach their time limit. The tests then fail, on a machine of any number of
+//! harts and any speed.
 
 #![no_std]
 #![no_main]
@@ -39,13 +40,14 @@ tests! {
     completion_raises_a_program_beside_others,
 }
 
+/// Level of the tests.
 const TESTS_LEVEL: u8 = 5;
 /// Level of waiters.
-const URGENT: usize = 10;
+const URGENT_LEVEL: usize = 10;
 /// Level of [`Hogs`].
-const HOGS: usize = 25;
-/// Level of holders of locks.
-const LATER: usize = 40;
+const HOGS_LEVEL: usize = 25;
+/// Level of the threads and coroutines that others wait for.
+const HOLDER_LEVEL: usize = 40;
 
 async fn main() -> isize {
     if os_user::argument() == b"hog" {
@@ -56,7 +58,7 @@ async fn main() -> isize {
 }
 
 /// Polls `holds` until it returns true, at most for half of the time limit of [`Hogs`].
-async fn until(holds: impl Fn() -> bool) -> bool {
+async fn wait_until(holds: impl Fn() -> bool) -> bool {
     let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS / 2);
     while !holds() && !limit.is_over() {
         sleep(1_000).await;
@@ -102,7 +104,7 @@ impl Gate {
 }
 
 /// Starts a thread that runs `f` at a level.
-fn at<T: Send + 'static>(
+fn thread_at<T: Send + 'static>(
     level: usize,
     f: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, alloc::string::String> {
@@ -118,7 +120,7 @@ async fn mutex_lends_to_its_holder() -> Outcome {
     let (held, begun) = (Gate::new(), Gate::new());
     let holder = {
         let (lock, held, begun) = (lock.clone(), held.clone(), begun.clone());
-        at(LATER, move || {
+        thread_at(HOLDER_LEVEL, move || {
             let guard = lock.lock();
             held.open();
             begun.spin();
@@ -126,12 +128,12 @@ async fn mutex_lends_to_its_holder() -> Outcome {
         })
     }?;
     held.pass();
-    let hogs = Hogs::start(HOGS)?;
-    let over = hogs.end();
-    let waiter = at(URGENT, move || {
+    let hogs = Hogs::start(HOGS_LEVEL)?;
+    let stop = hogs.end();
+    let waiter = thread_at(URGENT_LEVEL, move || {
         begun.open();
         drop(lock.lock());
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
     })?;
     hogs.join().await?;
     waiter.join().map_err(message)?;
@@ -140,16 +142,16 @@ async fn mutex_lends_to_its_holder() -> Outcome {
 
 async fn mutex_is_given_to_the_most_urgent() -> Outcome {
     let order = Arc::new(Mutex::new(Vec::new()));
-    let over = Arc::new(AtomicU32::new(0));
+    let finished = Arc::new(AtomicU32::new(0));
     let guard = order.lock();
     let mut threads = Vec::new();
     for level in [20, 12, 20, 7] {
-        let (order, over, begun) = (order.clone(), over.clone(), Gate::new());
+        let (order, finished, begun) = (order.clone(), finished.clone(), Gate::new());
         let gate = begun.clone();
-        threads.push(at(level, move || {
+        threads.push(thread_at(level, move || {
             gate.open();
             order.lock().push(level);
-            over.fetch_add(1, SeqCst);
+            finished.fetch_add(1, SeqCst);
         })?);
         begun.pass();
         // The thread must be blocked in the kernel by then, under any load of the machine.
@@ -157,7 +159,7 @@ async fn mutex_is_given_to_the_most_urgent() -> Outcome {
     }
     drop(guard);
     // A join lends the level of its caller, so it must not start earlier.
-    until(|| over.load(SeqCst) == 4).await;
+    wait_until(|| finished.load(SeqCst) == 4).await;
     for thread in threads {
         thread.join().map_err(message)?;
     }
@@ -174,14 +176,14 @@ async fn joining_lends_to_a_thread() -> Outcome {
     let begun = Gate::new();
     let slow = {
         let begun = begun.clone();
-        at(LATER, move || begun.pass())?
+        thread_at(HOLDER_LEVEL, move || begun.pass())?
     };
-    let hogs = Hogs::start(HOGS)?;
-    let over = hogs.end();
-    let waiter = at(URGENT, move || {
+    let hogs = Hogs::start(HOGS_LEVEL)?;
+    let stop = hogs.end();
+    let waiter = thread_at(URGENT_LEVEL, move || {
         begun.open();
         let _ = slow.join();
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
     })?;
     hogs.join().await?;
     waiter.join().map_err(message)
@@ -194,7 +196,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     let (held, begun) = (Gate::new(), Gate::new());
     let last = {
         let (second, held, begun) = (second.clone(), held.clone(), begun.clone());
-        at(LATER + 2, move || {
+        thread_at(HOLDER_LEVEL + 2, move || {
             let guard = second.lock();
             held.open();
             begun.spin();
@@ -205,7 +207,7 @@ async fn loans_go_along_a_chain() -> Outcome {
     let is_chained = Gate::new();
     let middle = {
         let (first, is_chained) = (first.clone(), is_chained.clone());
-        at(LATER + 1, move || {
+        thread_at(HOLDER_LEVEL + 1, move || {
             let guard = first.lock();
             is_chained.open();
             drop(second.lock());
@@ -213,15 +215,15 @@ async fn loans_go_along_a_chain() -> Outcome {
         })?
     };
     is_chained.pass();
-    let joined = at(LATER, move || drop(first.lock()))?;
+    let joined = thread_at(HOLDER_LEVEL, move || drop(first.lock()))?;
     // By then each of these threads waits for another.
     sleep_micros(10_000);
-    let hogs = Hogs::start(HOGS)?;
-    let over = hogs.end();
-    let waiter = at(URGENT, move || {
+    let hogs = Hogs::start(HOGS_LEVEL)?;
+    let stop = hogs.end();
+    let waiter = thread_at(URGENT_LEVEL, move || {
         begun.open();
         let _ = joined.join();
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
     })?;
     hogs.join().await?;
     for thread in [waiter, middle, last] {
@@ -238,7 +240,7 @@ async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     let held = Gate::new();
     let holder = {
         let (lock, held) = (lock.clone(), held.clone());
-        at(LATER, move || {
+        thread_at(HOLDER_LEVEL, move || {
             let guard = lock.lock();
             held.open();
             let received = read(pipe.reader, &mut [0]);
@@ -249,17 +251,20 @@ async fn loan_reaches_a_holder_in_a_call() -> Outcome {
     held.pass();
     // Let the holder start its read.
     sleep_micros(10_000);
-    let hogs = Hogs::start(HOGS)?;
-    let over = hogs.end();
-    let waiter = at(URGENT, move || {
+    let hogs = Hogs::start(HOGS_LEVEL)?;
+    let stop = hogs.end();
+    let waiter = thread_at(URGENT_LEVEL, move || {
         drop(lock.lock());
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
     })?;
     sleep_micros(10_000);
     write(pipe.writer, &[1]).map_err(message)?;
     hogs.join().await?;
     waiter.join().map_err(message)?;
-    ensure!(holder.join().map_err(message)? == Ok(1), "no byte");
+    ensure!(
+        holder.join().map_err(message)? == Ok(1),
+        "the byte was not read"
+    );
     close(pipe)
 }
 
@@ -275,7 +280,7 @@ async fn loan_ends_with_the_lock() -> Outcome {
     let holder = {
         let (lock, held) = (lock.clone(), held.clone());
         let (begun, after) = (begun.clone(), after.clone());
-        at(LATER, move || {
+        thread_at(HOLDER_LEVEL, move || {
             let guard = lock.lock();
             held.open();
             begun.spin();
@@ -284,19 +289,19 @@ async fn loan_ends_with_the_lock() -> Outcome {
         })?
     };
     held.pass();
-    let hogs = Hogs::start(HOGS)?;
-    let waiter = at(URGENT, move || {
+    let hogs = Hogs::start(HOGS_LEVEL)?;
+    let waiter = thread_at(URGENT_LEVEL, move || {
         begun.open();
         drop(lock.lock());
     })?;
     waiter.join().map_err(message)?;
     sleep_micros(20_000);
-    let ran_on = after.is_open();
+    let still_ran = after.is_open();
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
     holder.join().map_err(message)?;
     ensure!(
-        !ran_on,
+        !still_ran,
         "the holder was still as urgent as the former waiter"
     );
     Ok(())
@@ -309,17 +314,17 @@ async fn loan_ends_with_the_waiter() -> Outcome {
     let begun = Gate::new();
     let slow = {
         let begun = begun.clone();
-        at(LATER, move || {
+        thread_at(HOLDER_LEVEL, move || {
             STEPS.store(0, SeqCst);
             while !begun.is_open() {
                 STEPS.fetch_add(1, SeqCst);
             }
         })?
     };
-    let hogs = Hogs::start(HOGS)?;
+    let hogs = Hogs::start(HOGS_LEVEL)?;
     let joining = asynchronous::thread_join(slow.number(), current());
     let before = STEPS.load(SeqCst);
-    let lent = until(|| STEPS.load(SeqCst) != before).await;
+    let lent = wait_until(|| STEPS.load(SeqCst) != before).await;
     joining.cancel();
     let answer = joining.await;
     // A hart that the host has stopped learns of the lower level only when the hart resumes.
@@ -359,47 +364,47 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
             received.fetch_add(1, SeqCst);
             count
         };
-        coroutine::spawn(reader, Some(LATER as u8))
+        coroutine::spawn(reader, Some(HOLDER_LEVEL as u8))
     });
     let [raised, lowered] = readers;
     let (raised, lowered) = (raised.map_err(message)?, lowered.map_err(message)?);
     let counts = || [0, 1].map(|n: usize| polls[n].load(SeqCst));
-    let polled = async |before: [u32; 2], which: [bool; 2]| {
-        until(|| (0..2).all(|n| !which[n] || counts()[n] > before[n])).await
+    let are_polled = async |before: [u32; 2], expected: [bool; 2]| {
+        wait_until(|| (0..2).all(|n| !expected[n] || counts()[n] > before[n])).await
     };
     ensure!(
-        polled([0, 0], [true, true]).await,
+        are_polled([0, 0], [true, true]).await,
         "the coroutines do not read"
     );
     // First raise the coroutine that is lowered later, so that its level becomes less urgent than
     // an earlier level. A call learns of a level when its coroutine is polled at that level.
     let before = counts();
     ensure!(
-        reprio(lowered.cid(), URGENT as u8),
+        reprio(lowered.cid(), URGENT_LEVEL as u8),
         "the coroutine has ended"
     );
     ensure!(
-        polled(before, [false, true]).await,
+        are_polled(before, [false, true]).await,
         "the coroutine is not polled when raised"
     );
     let before = counts();
-    reprio(raised.cid(), URGENT as u8);
-    reprio(lowered.cid(), LATER as u8);
+    reprio(raised.cid(), URGENT_LEVEL as u8);
+    reprio(lowered.cid(), HOLDER_LEVEL as u8);
     ensure!(
-        polled(before, [true, true]).await,
+        are_polled(before, [true, true]).await,
         "the coroutines are not polled at their new levels"
     );
-    let hogs = Hogs::start(HOGS)?;
+    let hogs = Hogs::start(HOGS_LEVEL)?;
     write(first.writer, &[1]).map_err(message)?;
     write(second.writer, &[1]).map_err(message)?;
-    until(|| received.load(SeqCst) != 0).await;
+    wait_until(|| received.load(SeqCst) != 0).await;
     sleep(20_000).await;
     // Read the count before the coroutines are awaited, because awaiting them would lend.
     let count = received.load(SeqCst);
     hogs.end().store(true, SeqCst);
     hogs.join().await?;
-    ensure!(raised.await == Some(Ok(1)), "no byte");
-    ensure!(lowered.await == Some(Ok(1)), "no byte");
+    ensure!(raised.await == Some(Ok(1)), "the byte was not read");
+    ensure!(lowered.await == Some(Ok(1)), "the byte was not read");
     ensure!(
         count == 1,
         "{count} of two calls were urgent instead of one"
@@ -410,12 +415,12 @@ async fn call_in_flight_follows_its_coroutine() -> Outcome {
 
 /// Within a program, an awaited coroutine runs before a coroutine that computes.
 async fn joining_lends_to_a_coroutine() -> Outcome {
-    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let hog = {
-        let over = over.clone();
+        let stop = stop.clone();
         let mut limit = RunTimeLimit::seconds(LIMIT_SECONDS);
         async move {
-            while !over.load(SeqCst) {
+            while !stop.load(SeqCst) {
                 if limit.is_over() {
                     return false;
                 }
@@ -424,20 +429,20 @@ async fn joining_lends_to_a_coroutine() -> Outcome {
             true
         }
     };
-    let hog = coroutine::spawn(hog, Some(HOGS as u8)).map_err(message)?;
+    let hog = coroutine::spawn(hog, Some(HOGS_LEVEL as u8)).map_err(message)?;
     // A chain of two joins.
     let last = async {
         for _ in 0..10 {
             yield_now().await;
         }
     };
-    let last = coroutine::spawn(last, Some(LATER as u8)).map_err(message)?;
-    let middle = coroutine::spawn(last, Some(LATER as u8)).map_err(message)?;
+    let last = coroutine::spawn(last, Some(HOLDER_LEVEL as u8)).map_err(message)?;
+    let middle = coroutine::spawn(last, Some(HOLDER_LEVEL as u8)).map_err(message)?;
     ensure!(
         middle.await.flatten().is_some(),
         "the coroutine was cancelled"
     );
-    over.store(true, SeqCst);
+    stop.store(true, SeqCst);
     ensure!(
         hog.await == Some(true),
         "the coroutine waited behind less urgent work"
@@ -453,50 +458,56 @@ async fn joined_coroutine_lends_to_its_call() -> Outcome {
         let (count, _) = os_user::read!(pipe.reader, Vec::from([0]), current()).await;
         count
     };
-    let reader = coroutine::spawn(reader, Some(LATER as u8)).map_err(message)?;
+    let reader = coroutine::spawn(reader, Some(HOLDER_LEVEL as u8)).map_err(message)?;
     // Let the reader start its read.
     sleep(10_000).await;
-    let hogs = Hogs::start(HOGS)?;
-    let over = hogs.end();
+    let hogs = Hogs::start(HOGS_LEVEL)?;
+    let stop = hogs.end();
     let waiter = async move {
         let count = reader.await;
-        over.store(true, SeqCst);
+        stop.store(true, SeqCst);
         count
     };
-    let waiter = coroutine::spawn(waiter, Some(URGENT as u8)).map_err(message)?;
+    let waiter = coroutine::spawn(waiter, Some(URGENT_LEVEL as u8)).map_err(message)?;
     sleep(10_000).await;
     write(pipe.writer, &[1]).map_err(message)?;
     // The hogs end, so that the vCPU is free for the coroutines.
     hogs.join().await?;
-    ensure!(waiter.await.flatten() == Some(Ok(1)), "no byte");
+    ensure!(
+        waiter.await.flatten() == Some(Ok(1)),
+        "the byte was not read"
+    );
     close(pipe)
 }
 
 /// A program whose ready coroutines are less urgent than other programs receives a more urgent
 /// completion, and must run although the other programs compute.
 async fn completion_raises_a_program_beside_others() -> Outcome {
-    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let busy = {
-        let over = over.clone();
+        let stop = stop.clone();
         async move {
-            while !over.load(SeqCst) {
+            while !stop.load(SeqCst) {
                 yield_now().await;
             }
         }
     };
-    let busy = coroutine::spawn(busy, Some(LATER as u8)).map_err(message)?;
+    let busy = coroutine::spawn(busy, Some(HOLDER_LEVEL as u8)).map_err(message)?;
     let mut hogs = Vec::new();
     for _ in 0..COUNT {
-        hogs.push(spawn("lends", b"hog", &[], HOGS as u8).map_err(message)?);
+        hogs.push(spawn("lends", b"hog", &[], HOGS_LEVEL as u8).map_err(message)?);
     }
     sleep(10_000).await;
-    over.store(true, SeqCst);
-    let mut killed = true;
+    stop.store(true, SeqCst);
+    let mut all_were_killed = true;
     for hog in hogs {
         sys::kill(hog).map_err(message)?;
-        killed &= wait(hog) == Ok(number::KILLED);
+        all_were_killed &= wait(hog) == Ok(number::KILLED);
     }
     ensure!(busy.await.is_some(), "the coroutine was cancelled");
-    ensure!(killed, "the completion waited behind less urgent work");
+    ensure!(
+        all_were_killed,
+        "the completion waited behind less urgent work"
+    );
     Ok(())
 }

@@ -18,6 +18,7 @@ use os_user::{Error, Pipe, now, pipe, println, read, sleep, write};
 
 os_user::coroutine_entry!(main);
 
+/// Default number of coroutines in the ring.
 const COROUTINES: usize = 3_600;
 /// Level of the ring's coroutines. They are more urgent than the main coroutine, so all of them
 /// wait when it resumes.

@@ -66,11 +66,11 @@ fn start_ring(ring: &[Pipe], messages: u64) -> Result<Links, Error> {
         .collect()
 }
 
-/// Returns the ticks for `turns` rounds of `messages` messages in each ring.
-async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, Error> {
+/// Returns the ticks for this number of rounds of `messages` messages in each ring.
+async fn measure(rings: &[Vec<Pipe>], messages: u64, rounds: u64) -> Result<u64, Error> {
     let mut links = Vec::new();
     for ring in rings {
-        links.extend(start_ring(ring, messages * turns)?);
+        links.extend(start_ring(ring, messages * rounds)?);
     }
     let start = now();
     for ring in rings {
@@ -95,13 +95,13 @@ async fn measure(rings: &[Vec<Pipe>], messages: u64, turns: u64) -> Result<u64, 
 async fn measure_with_cpus(
     rings: &[Vec<Pipe>],
     count: usize,
-    (messages, turns): (u64, u64),
+    (messages, rounds): (u64, u64),
 ) -> Result<u64, Error> {
     let mut extra_cpus: Vec<Cpu> = Vec::new();
     for _ in 1..count {
         extra_cpus.push(alloc_cpu()?);
     }
-    let time = measure(rings, messages, turns).await;
+    let time = measure(rings, messages, rounds).await;
     for cpu in extra_cpus {
         cpu.release()?;
     }
@@ -109,18 +109,18 @@ async fn measure_with_cpus(
 }
 
 async fn compare(rings: &[Vec<Pipe>], messages: u64) -> Result<(), Error> {
-    let (turns, measurements, fewest) = sizes(messages);
+    let (rounds, measurements, min_cpus) = sizes(messages);
     let mut times: [Vec<u64>; MAX_CPUS] = Default::default();
     for _ in 0..measurements {
-        for count in fewest..=MAX_CPUS {
-            times[count - 1].push(measure_with_cpus(rings, count, (messages, turns)).await?);
+        for count in min_cpus..=MAX_CPUS {
+            times[count - 1].push(measure_with_cpus(rings, count, (messages, rounds)).await?);
         }
     }
     let medians = times.map(|mut times| {
         times.sort_unstable();
         times.get(times.len() / 2).copied().unwrap_or(0)
     });
-    for (index, ticks) in medians.iter().enumerate().skip(fewest - 1) {
+    for (index, ticks) in medians.iter().enumerate().skip(min_cpus - 1) {
         let micros = ticks * 1_000_000 / ticks_per_second();
         println!(
             "figure: rings of {messages}: {} vCPUs: {micros} microseconds",

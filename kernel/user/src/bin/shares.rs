@@ -1,7 +1,10 @@
-//! Tests of the limits of a program, and of the end of the processes that it has started. A *bomb*
-//! takes a resource until the kernel refuses; a *bystander* beside the bomb must still have its own
-//! share. A *family* is a program with children, grandchildren and orphans, all of which must end
-//! with the program. Other arguments select the bomb, the bystander or the family.
+//! Tests of the limits of a program, and of the end of the processes that it has started.
+//!
+//! A *share* is the part of the machine's processes, threads, memory and sockets that a program and
+//! its descendants may use (`Bounds`). A *bomb* takes a resource until the kernel refuses; a
+//! *bystander* beside the bomb must still have its own share. A *family* is a program with
+//! children, grandchildren and orphans, all of which must end with the program. Arguments select
+//! the bomb, the bystander or the family; without one of these arguments the tests run.
 
 #![no_std]
 #![no_main]
@@ -41,7 +44,7 @@ tests! {
 
 /// Level of bombs: less urgent than the tests.
 const LATER: u8 = 40;
-/// Number of halvings that determine the share of a bomb.
+/// Number of times that the share of the tests is halved to give the share of a bomb.
 const HALVINGS: u8 = 2;
 
 async fn main() -> isize {
@@ -82,13 +85,13 @@ fn close(pipe: Pipe) -> Outcome {
     Ok(())
 }
 
-async fn run_beside(bomb: &[u8]) -> Outcome {
-    run_beside_smaller(bomb, HALVINGS).await
+async fn run_beside_bomb(bomb: &[u8]) -> Outcome {
+    run_beside_bomb_within(bomb, HALVINGS).await
 }
 
 /// Starts a bomb, waits until it has used up its share, and runs the bystander. Then kills the bomb
 /// and checks that all its resources are free again.
-async fn run_beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
+async fn run_beside_bomb_within(bomb: &[u8], halvings: u8) -> Outcome {
     let before = sys::free_pages().map_err(message)?;
     let note = pipe().map_err(message)?;
     let files = [note.writer, 1];
@@ -113,45 +116,45 @@ async fn run_beside_smaller(bomb: &[u8], halvings: u8) -> Outcome {
 }
 
 async fn fork_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"fork").await
+    run_beside_bomb(b"fork").await
 }
 
 async fn spawn_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"spawn").await
+    run_beside_bomb(b"spawn").await
 }
 
 async fn orphan_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"orphan").await
+    run_beside_bomb(b"orphan").await
 }
 
 async fn thread_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"thread").await
+    run_beside_bomb(b"thread").await
 }
 
 async fn memory_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"memory").await
+    run_beside_bomb(b"memory").await
 }
 
 async fn socket_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"socket").await
+    run_beside_bomb(b"socket").await
 }
 
 async fn pipe_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"pipe").await
+    run_beside_bomb(b"pipe").await
 }
 
 async fn call_bomb_leaves_the_shares_of_others() -> Outcome {
     // The bomb gets fewer calls than the initial capacity of the kernel's table of coroutines,
     // which would otherwise grow and keep its size.
-    run_beside_smaller(b"call", HALVINGS + 1).await
+    run_beside_bomb_within(b"call", HALVINGS + 1).await
 }
 
 async fn exec_bomb_leaves_the_shares_of_others() -> Outcome {
-    run_beside(b"exec").await
+    run_beside_bomb(b"exec").await
 }
 
-/// Reports that the share is used up, and sleeps for ever.
-fn sleep_forever() -> ! {
+/// Reports that the share is used up, and holds its resources for ever.
+fn hold_share() -> ! {
     let _ = write(0, b"!");
     loop {
         sleep_micros(1_000_000);
@@ -164,18 +167,18 @@ fn take_all<T>(mut take: impl FnMut() -> Result<T, Error>) {
 
 fn fork_bomb() -> ! {
     take_all(fork);
-    sleep_forever()
+    hold_share()
 }
 
 fn spawn_bomb() -> ! {
     take_all(|| spawn("shares", b"spawn", &[0], LATER));
-    sleep_forever()
+    hold_share()
 }
 
-/// Each process exits soon and leaves a child behind, in the share of the first process.
+/// Starts processes that exit soon and leave a child behind, in the share of the first process.
 fn orphan_bomb() -> ! {
     if let Ok(Fork::Parent(_)) = fork() {
-        sleep_forever();
+        hold_share();
     }
     loop {
         for _ in 0..2 {
@@ -203,7 +206,7 @@ fn thread_bomb() -> ! {
             sys::thread_create(sleeper as *const () as usize, stack, 0)
         });
         if fork().is_err() {
-            sleep_forever();
+            hold_share();
         }
     }
 }
@@ -213,7 +216,7 @@ fn memory_bomb() -> ! {
         take_all(|| sys::map(64));
         take_all(|| sys::map(1));
         if fork().is_err() {
-            sleep_forever();
+            hold_share();
         }
     }
 }
@@ -227,24 +230,24 @@ fn socket_bomb() -> ! {
         let _ = connect(SELF, port);
     }
     take_all(|| datagrams(0));
-    sleep_forever()
+    hold_share()
 }
 
 /// Opens pipes, in process after process.
 fn pipe_bomb() -> ! {
     take_all(pipe);
-    let _ = spawn_within("shares", b"pipe", &[0], bounds_at(LATER, 0)).map_err(|_| sleep_forever());
-    sleep_forever()
+    let _ = spawn_within("shares", b"pipe", &[0], bounds_at(LATER, 0)).map_err(|_| hold_share());
+    hold_share()
 }
 
 /// Makes calls that wait for ever, in process after process.
 fn call_bomb() -> ! {
-    let Ok(pipe) = pipe() else { sleep_forever() };
+    let Ok(pipe) = pipe() else { hold_share() };
     let mut byte = [0u8; 1];
     let arguments = [pipe.reader, (&raw mut byte).addr(), 1, 0, 0, 0];
     take_all(|| sys::raw_with(number::read | number::ASYNCHRONOUS, arguments, 0));
-    let _ = spawn_within("shares", b"call", &[0], bounds_at(LATER, 0)).map_err(|_| sleep_forever());
-    sleep_forever()
+    let _ = spawn_within("shares", b"call", &[0], bounds_at(LATER, 0)).map_err(|_| hold_share());
+    hold_share()
 }
 
 /// Repeats `exec` of this program, with another child each time.
@@ -253,9 +256,9 @@ fn exec_bomb() -> ! {
         Ok(_) => {
             let _ = exec("shares", b"exec");
         }
-        Err(_) => sleep_forever(),
+        Err(_) => hold_share(),
     }
-    sleep_forever()
+    hold_share()
 }
 
 /// Uses a little of every resource.
@@ -281,7 +284,7 @@ fn bystander() -> Outcome {
     }
     for (n, thread) in threads.into_iter().enumerate() {
         let result = thread.join().map_err(message)?;
-        ensure!(result == n, "thread {n}: {result}");
+        ensure!(result == n, "thread {n} returned {result}");
     }
     sys::map(512).map_err(message)?;
     for _ in 0..100 {
@@ -301,7 +304,7 @@ fn bystander() -> Outcome {
 }
 
 /// Starts children, grandchildren and orphans that hold descriptor 1, reads a byte from descriptor
-/// 0, and exits.
+/// 0, and exits with status 7.
 fn family() -> isize {
     for _ in 0..3 {
         let child = spawn("child", b"endless", &[1, 1], 60);
@@ -379,7 +382,7 @@ async fn orphan_in_the_same_share_lives_on() -> Outcome {
 }
 
 async fn empty_share_is_an_error() -> Outcome {
-    // The kernel has space for 256 processes.
+    // The kernel has space for 256 processes, so nine halvings leave none.
     for halvings in [9, 10, 64, u8::MAX] {
         let child = spawn_within("child", b"exit 0", &[], bounds_at(LATER, halvings));
         ensure!(child == Err(Error::TooMany), "{halvings}: {child:?}");

@@ -83,7 +83,7 @@ fn many_in_calls() -> isize {
     2
 }
 
-/// The main thread exits first; the result of the other thread is the status.
+/// Exits the main thread first; the status is then the result of the other thread.
 fn last_thread_ends_the_process() -> isize {
     let started = thread::spawn(|| {
         // Long enough for the main thread to get a hart and exit.
@@ -141,6 +141,7 @@ async fn threads_are_limited_and_come_back() -> Outcome {
             let answer = thread.join().map_err(message)?;
             ensure!(matches!(answer, Ok(WOKEN | CHANGED)), "{answer:?}");
         }
+        // A process has at most 64 threads (`os_abi::thread::MAX_THREADS`), with the main thread.
         ensure!(
             error == Error::TooMany && count == 63,
             "round {round}: {count} threads, then {error:?}"
@@ -159,7 +160,7 @@ async fn thread_numbers_are_not_used_twice() -> Outcome {
         let answer = sys::thread_join(dead);
         ensure!(answer == Err(Error::NoThread), "join {dead}: {answer:?}");
     }
-    ensure!(sys::unpark(64, 5) == Err(Error::NoThread), "line 64");
+    ensure!(sys::unpark(64, 5) == Err(Error::NoThread), "line 64 exists");
     second.join().map_err(message)
 }
 
@@ -169,7 +170,7 @@ async fn thread_can_use_most_of_its_stack() -> Outcome {
         block.iter().map(|byte| u64::from(*byte)).sum::<u64>()
     });
     let sum = used.map_err(message)?.join().map_err(message)?;
-    ensure!(sum == 280_000, "{sum}");
+    ensure!(sum == 280_000, "the sum is {sum}");
     Ok(())
 }
 
@@ -271,13 +272,13 @@ async fn asynchronous_futex_wait_is_woken() -> Outcome {
 }
 
 async fn mutex_excludes() -> Outcome {
-    const TURNS: u64 = 5_000;
+    const ROUNDS: u64 = 5_000;
     let counter = Arc::new(Mutex::new(0u64));
     let mut threads = Vec::new();
     for _ in 0..6 {
         let counter = counter.clone();
         let count = move || {
-            for _ in 0..TURNS {
+            for _ in 0..ROUNDS {
                 let mut counter = counter.lock();
                 let seen = *counter;
                 core::hint::spin_loop();
@@ -290,7 +291,7 @@ async fn mutex_excludes() -> Outcome {
         thread.join().map_err(message)?;
     }
     let counted = *counter.lock();
-    ensure!(counted == 6 * TURNS, "{counted}");
+    ensure!(counted == 6 * ROUNDS, "counted to {counted}");
     let held = counter.lock();
     ensure!(counter.try_lock().is_none(), "the mutex was locked twice");
     drop(held);
@@ -298,21 +299,22 @@ async fn mutex_excludes() -> Outcome {
     Ok(())
 }
 
-/// Two threads alternate, each waiting for the other. After a lost wake both would wait for ever.
+/// Lets two threads alternate, each waiting for the other. After a lost wake both would wait for
+/// ever.
 async fn condvar_loses_no_wakes() -> Outcome {
-    const TURNS: u32 = 1_000;
+    const ROUNDS: u32 = 1_000;
     let shared = Arc::new((Mutex::new(0u32), Condvar::new()));
     let player = |parity: u32| {
         let shared = shared.clone();
         move || {
-            let (turn, changed) = &*shared;
-            let mut turn = turn.lock();
-            while *turn < TURNS {
-                if *turn % 2 == parity {
-                    *turn += 1;
+            let (round, changed) = &*shared;
+            let mut round = round.lock();
+            while *round < ROUNDS {
+                if *round % 2 == parity {
+                    *round += 1;
                     changed.notify_one();
                 } else {
-                    turn = changed.wait(turn);
+                    round = changed.wait(round);
                 }
             }
         }
@@ -325,15 +327,15 @@ async fn condvar_loses_no_wakes() -> Outcome {
 }
 
 async fn condvar_wait_ends_in_time() -> Outcome {
-    let (mutex, never) = (Mutex::new(()), Condvar::new());
+    let (mutex, condvar) = (Mutex::new(()), Condvar::new());
     let deadline = now() + ticks_per_second() / 200;
-    let (_, notified) = never.wait_until(mutex.lock(), deadline);
+    let (_, notified) = condvar.wait_until(mutex.lock(), deadline);
     ensure!(!notified && now() >= deadline, "the wait ended early");
     Ok(())
 }
 
 async fn producers_and_consumers_as_threads() -> Outcome {
-    const EACH: u64 = 500;
+    const ITEMS_PER_THREAD: u64 = 500;
     const CAPACITY: usize = 8;
     struct Queue {
         items: Mutex<VecDeque<u64>>,
@@ -350,7 +352,7 @@ async fn producers_and_consumers_as_threads() -> Outcome {
     for n in 0..3 {
         let produced = queue.clone();
         let produce = move || {
-            for item in n * EACH..(n + 1) * EACH {
+            for item in n * ITEMS_PER_THREAD..(n + 1) * ITEMS_PER_THREAD {
                 let mut items = produced.items.lock();
                 while items.len() >= CAPACITY {
                     items = produced.emptied.wait(items);
@@ -364,7 +366,7 @@ async fn producers_and_consumers_as_threads() -> Outcome {
         let consumed = queue.clone();
         let consume = move || {
             let mut sum = 0;
-            for _ in 0..EACH {
+            for _ in 0..ITEMS_PER_THREAD {
                 let mut items = consumed.items.lock();
                 let item = loop {
                     match items.pop_front() {
@@ -387,7 +389,7 @@ async fn producers_and_consumers_as_threads() -> Outcome {
     for consumer in consumers {
         sum += consumer.join().map_err(message)?;
     }
-    let items = 3 * EACH;
+    let items = 3 * ITEMS_PER_THREAD;
     ensure!(sum == items * (items - 1) / 2, "the sum is {sum}");
     Ok(())
 }
@@ -398,6 +400,7 @@ async fn unpark_before_park_is_kept() -> Outcome {
         (sys::park(), now())
     });
     let parked = parked.map_err(message)?;
+    // The line of a thread is its number modulo the maximum number of threads.
     sys::unpark(parked.number() % 64, 20).map_err(message)?;
     let (answer, _) = parked.join().map_err(message)?;
     ensure!(answer == Ok(0), "{answer:?}");

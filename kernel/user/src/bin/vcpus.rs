@@ -45,13 +45,13 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
     let mut handles = Vec::new();
     for _ in 0..8 {
         let seen = seen.clone();
-        let look = async move {
+        let visit = async move {
             while seen.load(SeqCst).count_ones() < 4 && now() < limit {
                 seen.fetch_or(1 << thread::index(), SeqCst);
                 yield_now().await;
             }
         };
-        handles.push(spawn(look, None).map_err(message)?);
+        handles.push(spawn(visit, None).map_err(message)?);
     }
     for handle in handles {
         handle.await;
@@ -65,7 +65,7 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
 }
 
 struct Channel {
-    /// The items, and the coroutines that wait until the items change.
+    /// The items, and the ids of the coroutines that wait until the items change.
     items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
 }
 
@@ -109,7 +109,7 @@ impl Channel {
 }
 
 async fn producers_and_consumers_on_several_vcpus() -> Outcome {
-    const EACH: u64 = 300;
+    const ITEMS_PER_COROUTINE: u64 = 300;
     let cpus = [alloc_cpu(), alloc_cpu()];
     let channel = Arc::new(Channel {
         items: Mutex::new((VecDeque::new(), VecDeque::new())),
@@ -119,7 +119,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     for n in 0..4 {
         let sink = channel.clone();
         let produce = async move {
-            for item in n * EACH..(n + 1) * EACH {
+            for item in n * ITEMS_PER_COROUTINE..(n + 1) * ITEMS_PER_COROUTINE {
                 sink.put(item).await;
             }
         };
@@ -127,7 +127,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
         let source = channel.clone();
         let consume = async move {
             let mut sum = 0;
-            for _ in 0..EACH {
+            for _ in 0..ITEMS_PER_COROUTINE {
                 sum += source.take().await;
             }
             sum
@@ -141,8 +141,8 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     for consumer in consumers {
         sum += consumer.await.ok_or("a consumer was cancelled")?;
     }
-    let all = 4 * EACH;
-    ensure!(sum == all * (all - 1) / 2, "the sum is {sum}");
+    let items = 4 * ITEMS_PER_COROUTINE;
+    ensure!(sum == items * (items - 1) / 2, "the sum is {sum}");
     for cpu in cpus {
         cpu.map_err(message)?.release().map_err(message)?;
     }
@@ -151,13 +151,13 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
 
 /// Threads without a vCPU wake a coroutine on a vCPU, and no wake is lost.
 async fn wakes_across_vcpus_are_not_lost() -> Outcome {
-    const EACH: u32 = 2_000;
+    const WAKES_PER_THREAD: u32 = 2_000;
     let sent = Arc::new(AtomicU32::new(0));
     let receiver = {
         let sent = sent.clone();
         spawn(
             poll_fn(move |_| match sent.load(Acquire) {
-                all if all == 3 * EACH => Poll::Ready(()),
+                count if count == 3 * WAKES_PER_THREAD => Poll::Ready(()),
                 _ => Poll::Pending,
             }),
             Some(20),
@@ -169,7 +169,7 @@ async fn wakes_across_vcpus_are_not_lost() -> Outcome {
     for _ in 0..3 {
         let sent = sent.clone();
         let send = move || {
-            for n in 0..EACH {
+            for n in 0..WAKES_PER_THREAD {
                 sent.fetch_add(1, SeqCst);
                 coroutine::wake(cid);
                 if n % 100 == 0 {
@@ -189,7 +189,7 @@ async fn wakes_across_vcpus_are_not_lost() -> Outcome {
 /// While reads and writes are in flight on several vCPUs, each completion wakes its coroutine.
 async fn completions_reach_several_vcpus() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
-    let mut pairs = Vec::new();
+    let mut handles = Vec::new();
     for _ in 0..4 {
         let pipe = pipe().map_err(message)?;
         let writer = async move {
@@ -220,11 +220,11 @@ async fn completions_reach_several_vcpus() -> Outcome {
             }
             next == 100 && sys::close(pipe.reader).is_ok()
         };
-        pairs.push(spawn(writer, Some(33)).map_err(message)?);
-        pairs.push(spawn(reader, Some(34)).map_err(message)?);
+        handles.push(spawn(writer, Some(33)).map_err(message)?);
+        handles.push(spawn(reader, Some(34)).map_err(message)?);
     }
-    for pair in pairs {
-        ensure!(pair.await == Some(true), "a pipe has lost a byte");
+    for handle in handles {
+        ensure!(handle.await == Some(true), "a pipe has lost a byte");
     }
     for cpu in cpus {
         cpu.map_err(message)?.release().map_err(message)?;
@@ -238,7 +238,7 @@ async fn parked_vcpu_takes_work_that_is_woken_elsewhere() -> Outcome {
     let cpu = alloc_cpu().map_err(message)?;
     // Wait until the vCPU has parked.
     sleep_micros(20_000);
-    let mine = thread::index();
+    let own_line = thread::index();
     // The coroutine is more urgent, because less urgent work would be offered to other vCPUs only
     // after this poll.
     let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(message)?;
@@ -253,18 +253,18 @@ async fn parked_vcpu_takes_work_that_is_woken_elsewhere() -> Outcome {
             Poll::Pending => sleep_micros(100),
         }
     };
-    ensure!(ran.is_some_and(|line| line != mine), "ran on {ran:?}");
+    ensure!(ran.is_some_and(|line| line != own_line), "ran on {ran:?}");
     cpu.release().map_err(message)
 }
 
 async fn local_coroutines_stay_on_their_thread() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
-    let mine = thread::index();
+    let own_line = thread::index();
     let mut handles = Vec::new();
     for _ in 0..4 {
         let stay = async move {
             for _ in 0..200 {
-                if thread::index() != mine {
+                if thread::index() != own_line {
                     return false;
                 }
                 yield_now().await;

@@ -8,11 +8,12 @@ use super::{MAX_POLLS, POLL_MICROS, wait, yield_to_network};
 use crate::selftest::Outcome;
 use crate::{ensure, executor};
 
+/// Minimum number of frames per interrupt in a flood.
 const FRAMES_PER_INTERRUPT: usize = 16;
 
-/// Sends ARP requests for the address of QEMU's gateway while the card has space, at most `most`;
-/// returns their number, or `None` if there is no card.
-fn ask_gateway(most: usize) -> Option<usize> {
+/// Sends ARP requests for the address of QEMU's gateway while the card has space, at most
+/// `max_count`; returns their number, or `None` if there is no card.
+fn ask_gateway(max_count: usize) -> Option<usize> {
     const GATEWAY: u32 = 0x0a00_0202;
     const OURS: u32 = 0x0a00_020f;
     let mut stack = NET.get().lock();
@@ -23,7 +24,7 @@ fn ask_gateway(most: usize) -> Option<usize> {
     question[38..].copy_from_slice(&GATEWAY.to_be_bytes());
     let card = stack.link.card.as_mut()?;
     let mut asked = 0;
-    while asked < most && card.can_send() {
+    while asked < max_count && card.can_send() {
         card.send(question.len(), |to| to.copy_from_slice(&question))?;
         asked += 1;
     }
@@ -45,9 +46,9 @@ async fn ask(questions: usize, at_once: usize) -> Result<(usize, usize), alloc::
         };
         asked += count;
         // Requests that are sent at once are answered while others are sent.
-        let behind = if at_once == 1 { 0 } else { asked };
+        let allowed_unanswered = if at_once == 1 { 0 } else { asked };
         for _ in 0..MAX_POLLS {
-            if card_counts().1 - before.1 + behind >= asked {
+            if card_counts().1 - before.1 + allowed_unanswered >= asked {
                 break;
             }
             yield_to_network().await;
@@ -78,6 +79,7 @@ pub(crate) async fn card_interrupts_only_when_needed() -> Outcome {
         "a flood: {interrupts} interrupts for {frames} frames"
     );
     let (interrupts, frames) = ask(500, 1).await?;
+    // Two frames, a question and its answer, need one interrupt; a quarter more is a margin.
     ensure!(
         interrupts * 8 <= frames * 5,
         "one by one: {interrupts} interrupts for {frames} frames"
@@ -92,13 +94,13 @@ pub(crate) async fn card_interrupts_only_when_needed() -> Outcome {
 /// interrupts.
 pub(crate) async fn polled_card_interrupts_less() -> Outcome {
     NET.get().lock().link.is_never_polled = true;
-    let without = ask(2_000, 16).await;
+    let unpolled = ask(2_000, 16).await;
     NET.get().lock().link.is_never_polled = false;
-    let (without, frames) = without?;
-    let (with, _) = ask(2_000, 16).await?;
+    let (unpolled, frames) = unpolled?;
+    let (polled, _) = ask(2_000, 16).await?;
     ensure!(
-        with <= without.max(frames / FRAMES_PER_INTERRUPT),
-        "{with} interrupts for {frames} frames, {without} for as many without suppression"
+        polled <= unpolled.max(frames / FRAMES_PER_INTERRUPT),
+        "{polled} interrupts for {frames} frames, {unpolled} for as many without suppression"
     );
     Ok(())
 }

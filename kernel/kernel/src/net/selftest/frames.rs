@@ -33,6 +33,7 @@ fn packet(from: u32, protocol: IpProtocol, len: usize, emit: impl FnOnce(&mut [u
     bytes
 }
 
+/// Builds a TCP segment to a port of the machine.
 pub(super) fn segment(
     from: (u32, u16),
     to: u16,
@@ -70,6 +71,7 @@ pub(super) fn address(word: u32) -> IpAddress {
     IpAddress::Ipv4(Ipv4Address::from(word))
 }
 
+/// Builds a UDP datagram to a port of the machine.
 pub(super) fn datagram(from: (u32, u16), to: u16, data: &[u8]) -> Vec<u8> {
     let repr = UdpRepr {
         src_port: from.1,
@@ -102,11 +104,12 @@ pub(super) fn echo_request(from: u32, len: usize) -> Vec<u8> {
     })
 }
 
-pub(super) fn arp(from: u32, answer: bool) -> Vec<u8> {
+/// Builds an ARP query for the machine, or a reply to it.
+pub(super) fn arp(from: u32, is_reply: bool) -> Vec<u8> {
     let mut bytes = alloc::vec![0; 42];
     bytes[..6].fill(0xff);
     bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1 + u8::from(answer)]);
+    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1 + u8::from(is_reply)]);
     bytes[22..28].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
     bytes[28..32].copy_from_slice(&from.to_be_bytes());
     bytes[38..].copy_from_slice(&SELF.to_be_bytes());

@@ -112,7 +112,7 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
         ))
         .await;
         inject(&echo_request(SELF + 5, len)).await;
-        // The loopback preserves the order.
+        // The loopback preserves the order, so this datagram of 4 bytes arrives last.
         inject(&datagram((SELF + 5, 1234), PORT, b"last")).await;
         let mut all = Vec::new();
         while all.last() != Some(&4) {
@@ -129,9 +129,15 @@ pub(crate) async fn frames_that_are_too_long_are_dropped() -> Outcome {
         } else {
             &[4]
         };
-        ensure!(all == expected, "{len} bytes: received {all:?}");
+        ensure!(
+            all == expected,
+            "a frame of {len} bytes: received datagrams of {all:?} bytes"
+        );
         let count = NET.get().lock().link.too_long() - before_too_long;
-        ensure!(count == dropped, "counted {count} instead of {dropped}");
+        ensure!(
+            count == dropped,
+            "{count} instead of {dropped} dropped frames are counted"
+        );
     }
     drop(datagrams);
     check_no_leak(before).await
@@ -166,7 +172,7 @@ pub(crate) async fn spoofed_frames_are_recognized() -> Outcome {
     }
     ensure!(
         !claims_own_address(&arp(OWN, true), None),
-        "without a card the address is not own"
+        "an address is reported as own although the machine has none"
     );
     Ok(())
 }
@@ -200,12 +206,15 @@ pub(crate) async fn syn_flood_keeps_no_client_out() -> Outcome {
         }
     }
     yield_to_network().await;
-    let half_open = |stack: &super::super::Stack| stack.table.oldest_half_open(PORT).is_some();
-    ensure!(half_open(&NET.get().lock()), "no connection is half-open");
+    let has_half_open = |stack: &super::super::Stack| stack.table.oldest_half_open(PORT).is_some();
+    ensure!(
+        has_half_open(&NET.get().lock()),
+        "no connection is half-open"
+    );
     if is_icount() {
         wait(2 * SILENCE_TIMEOUT.total_micros()).await;
         ensure!(
-            !half_open(&NET.get().lock()),
+            !has_half_open(&NET.get().lock()),
             "a connection stays half-open"
         );
     }

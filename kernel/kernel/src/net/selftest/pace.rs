@@ -20,7 +20,8 @@ fn fill(_: usize, to: &mut [u8]) -> Result<(), Error> {
     Ok(())
 }
 
-fn carry() -> usize {
+/// Sends and receives frames until none is left; returns the number of received frames.
+fn exchange_frames() -> usize {
     let mut stack = NET.get().lock();
     let mut frames = 0;
     loop {
@@ -47,9 +48,9 @@ fn unacknowledged() -> usize {
 
 /// A request and its answer are two frames, each of which acknowledges the other. A request without
 /// an answer is acknowledged by a separate frame, a little later.
-pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
+pub(crate) async fn answers_acknowledge_requests() -> Outcome {
     const ROUNDS: usize = 4;
-    // On one hart, and without a card, only this test carries frames meanwhile.
+    // On one hart, and without a card, only this test sends and receives frames meanwhile.
     if !is_icount() || NET.get().lock().link.card.is_some() {
         return Ok(());
     }
@@ -65,15 +66,23 @@ pub(crate) async fn answers_acknowledge_what_is_asked() -> Outcome {
         {
             let written = from.write(16, true, fill);
             ensure!(written == Some(Ok(16)), "{written:?} written");
-            *count = carry();
+            *count = exchange_frames();
             let read = to.read(100, |_, _| Ok(()));
             ensure!(read == Some(Ok(16)), "{read:?} read");
         }
     }
-    ensure!(frames[1..] == [[1; 2]; ROUNDS - 1], "{frames:?} frames");
-    ensure!(unacknowledged() == 16, "{} bytes", unacknowledged());
+    ensure!(
+        frames[1..] == [[1; 2]; ROUNDS - 1],
+        "frames per request and answer, by round: {frames:?}"
+    );
+    let bytes = unacknowledged();
+    ensure!(
+        bytes == 16,
+        "{bytes} instead of 16 bytes are unacknowledged"
+    );
     wait(2 * ACK_DELAY.total_micros()).await;
-    ensure!(unacknowledged() == 0, "{} bytes are left", unacknowledged());
+    let bytes = unacknowledged();
+    ensure!(bytes == 0, "{bytes} bytes are still unacknowledged");
     drop((listener, client, server));
     check_no_leak(before).await
 }
@@ -98,6 +107,7 @@ pub(crate) async fn small_reads_make_room() -> Outcome {
         }
     }
     let micros = (clock::now() - start) / clock::from_micros(1);
+    // Half of the second after which the writer would probe.
     ensure!(
         !is_icount() || micros < 500_000,
         "the transfer takes {micros} µs"
@@ -116,7 +126,7 @@ pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
     wait(2 * ACK_DELAY.total_micros()).await;
     let mut polls = 0;
     {
-        let mut reads = pin!(client.readable());
+        let mut readable = pin!(client.readable());
         let mut pause = pin!(sleep_until(
             clock::now() + clock::from_micros(4 * ACK_DELAY.total_micros())
         ));
@@ -124,7 +134,7 @@ pub(crate) async fn acknowledgements_wake_no_reader() -> Outcome {
         ensure!(written == Some(Ok(16)), "{written:?} written");
         poll_fn(|cx| {
             polls += 1;
-            let is_ready = reads.as_mut().poll(cx).is_ready();
+            let is_ready = readable.as_mut().poll(cx).is_ready();
             let has_ended = pause.as_mut().poll(cx).is_ready();
             if is_ready || has_ended {
                 Poll::Ready(())

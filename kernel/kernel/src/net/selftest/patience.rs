@@ -17,9 +17,9 @@ use crate::selftest::{Outcome, is_icount};
 use crate::sleep::sleep_until;
 use crate::{chaos, clock, ensure, executor};
 
-/// Returns a connection whose buffers are full in both directions, because its reading end reads
+/// Returns a connection whose send and receive buffers are full, because its reading end reads
 /// nothing. The frames of that end are tapped.
-async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
+async fn stuck_connection() -> Result<(Socket, Socket), alloc::string::String> {
     let (listener, client, server) = connected(PORT).await?;
     drop(listener);
     let fill = |_: usize, to: &mut [u8]| {
@@ -33,7 +33,8 @@ async fn stuck() -> Result<(Socket, Socket), alloc::string::String> {
             None => wait(1_000).await,
         }
     }
-    ensure!(written == 2 * 4096, "{written} bytes");
+    // The send buffer of the writer, and the receive buffer of the reader.
+    ensure!(written == 2 * 4096, "{written} bytes were written");
     NET.get().lock().link.tap = Some((PORT, Vec::new()));
     Ok((client, server))
 }
@@ -44,7 +45,7 @@ pub(crate) async fn window_that_stays_closed_ends_the_writer() -> Outcome {
         return Ok(());
     }
     let before = in_use().await;
-    let (client, server) = stuck().await?;
+    let (client, server) = stuck_connection().await?;
     let start = clock::now();
     client.writable().await;
     let written = client.write(1, false, |_, _| Ok(()));
@@ -65,7 +66,7 @@ pub(crate) async fn window_that_stays_closed_keeps_nothing() -> Outcome {
         return Ok(());
     }
     let before = in_use().await;
-    let (client, server) = stuck().await?;
+    let (client, server) = stuck_connection().await?;
     // Wait until the peer is probed for space.
     wait(5_000_000).await;
     let tap = NET.get().lock().link.tap.take();
@@ -99,7 +100,8 @@ fn minutes_take_no_time() -> bool {
     is_icount() && NET.get().lock().link.card.is_none()
 }
 
-/// Returns whether `limit` has passed since `start`, and less than two seconds more.
+/// Returns whether about `limit` has passed since `start`: at most 100 ms less, and less than two
+/// seconds more.
 fn took_about(start: u64, limit: Duration) -> bool {
     let micros = (clock::now() - start) / clock::from_micros(1);
     let limit = limit.total_micros();
@@ -160,9 +162,9 @@ pub(crate) async fn resets_leave_nothing_behind() -> Outcome {
             }
             // A connection that is not accepted.
             _ => {
-                let late = Socket::stream(&machine());
-                ensure!(late.connect(SELF, PORT).await.is_ok(), "no connection");
-                drop(late);
+                let pending = Socket::stream(&machine());
+                ensure!(pending.connect(SELF, PORT).await.is_ok(), "no connection");
+                drop(pending);
             }
         }
         if state % 2 == 0 {
@@ -192,13 +194,13 @@ pub(crate) async fn alarm_that_found_no_memory_is_set_later() -> Outcome {
     let socket = Socket::stream(&machine());
     let refusals = {
         // The call waits until the end, so that the network runs at its level.
-        let mut connects = pin!(socket.connect(NOWHERE, PORT));
-        let waits = poll_fn(|cx| {
+        let mut connecting = pin!(socket.connect(NOWHERE, PORT));
+        let is_waiting = poll_fn(|cx| {
             // The timer of the test is set before timers find no memory.
             let _ = pause.as_mut().poll(cx);
-            Poll::Ready(connects.as_mut().poll(cx).is_pending())
+            Poll::Ready(connecting.as_mut().poll(cx).is_pending())
         });
-        ensure!(waits.await, "the call does not wait");
+        ensure!(is_waiting.await, "the call does not wait");
         // The sender finds no route to the peer, so the socket must be served by the clock.
         chaos::refuse_memory(1);
         pause.await;

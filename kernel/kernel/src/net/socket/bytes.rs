@@ -10,11 +10,11 @@ use crate::net::endpoint::endpoint;
 use crate::net::requests::requests;
 
 impl Socket {
-    /// Passes at most `most` received bytes to `take`, in one or two pieces with their offsets; 0
-    /// bytes at the end. Returns `None` if no bytes have arrived.
+    /// Passes at most `max_len` received bytes to `take`, in one or two pieces with their offsets;
+    /// 0 bytes at the end. Returns `None` if no bytes have arrived.
     pub(crate) fn read(
         &self,
-        most: usize,
+        max_len: usize,
         mut take: impl FnMut(usize, &[u8]) -> Result<(), Error>,
     ) -> Option<Result<usize, Error>> {
         let state = self.state.lock();
@@ -24,14 +24,14 @@ impl Socket {
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         let waiting = socket.recv_queue();
-        if waiting == 0 && socket.may_recv() && most > 0 {
+        if waiting == 0 && socket.may_recv() && max_len > 0 {
             return None;
         }
         let (mut done, mut failed) = (0, None);
         // The bytes are in at most two pieces.
-        while done < most.min(waiting) && failed.is_none() {
+        while done < max_len.min(waiting) && failed.is_none() {
             let read = socket.recv(|bytes| {
-                let bytes = &bytes[..bytes.len().min(most - done)];
+                let bytes = &bytes[..bytes.len().min(max_len - done)];
                 match take(done, bytes) {
                     Ok(()) => (bytes.len(), Ok(bytes.len())),
                     Err(error) => (0, Err(error)),
@@ -48,7 +48,7 @@ impl Socket {
         endpoint.was_half_full = has_more_room && done < waiting;
         drop(endpoint);
         if has_more_room {
-            requests().kick(index, level());
+            requests().add_work(index, level());
         }
         match failed {
             Some(error) if done == 0 => Some(Err(error)),
@@ -93,7 +93,7 @@ impl Socket {
             }
         }
         drop(endpoint);
-        requests().kick(index, level());
+        requests().add_work(index, level());
         match failed {
             Some(error) if done == 0 => Some(Err(error)),
             _ => Some(Ok(done)),

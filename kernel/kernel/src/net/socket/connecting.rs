@@ -18,14 +18,17 @@ use crate::net::table::{self, Key, Kind, Owner};
 use crate::net::{ACK_DELAY, KEEP_ALIVE, STALL_TIMEOUT, Stack};
 use crate::process::Share;
 
+/// Maximum number of connections in a backlog.
 const MAX_BACKLOG: usize = 128;
+/// First of the ports for sockets without a port of their own.
 const FIRST_EPHEMERAL: u16 = 49_152;
 pub(super) const EPHEMERAL_PORTS: u16 = u16::MAX - FIRST_EPHEMERAL + 1;
 
-static PORT: AtomicU16 = AtomicU16::new(0);
+/// Number of ephemeral ports that have been tried so far.
+static TRIED_PORTS: AtomicU16 = AtomicU16::new(0);
 
 pub(super) fn ephemeral() -> u16 {
-    FIRST_EPHEMERAL + PORT.fetch_add(1, Relaxed) % EPHEMERAL_PORTS
+    FIRST_EPHEMERAL + TRIED_PORTS.fetch_add(1, Relaxed) % EPHEMERAL_PORTS
 }
 
 impl Stack {
@@ -51,18 +54,18 @@ impl Stack {
         self.changed(index);
     }
 
-    fn is_connected(&self, port: u16, address: u32, to: u16) -> bool {
+    fn is_connected(&self, port: u16, address: u32, peer_port: u16) -> bool {
         let key = Key {
             protocol: table::TCP,
             port,
-            peer: (address, to),
+            peer: (address, peer_port),
         };
         self.table.find(key).is_some()
     }
 
-    fn free_port(&self, address: u32, to: u16) -> Result<u16, Error> {
+    fn free_port(&self, address: u32, peer_port: u16) -> Result<u16, Error> {
         let mut candidates = (0..EPHEMERAL_PORTS).map(|_| ephemeral());
-        let is_free = |port: &u16| !self.is_connected(*port, address, to);
+        let is_free = |port: &u16| !self.is_connected(*port, address, peer_port);
         candidates.find(is_free).ok_or(Error::TooMany)
     }
 }
@@ -148,15 +151,17 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::Refused`]; [`Error::BadFile`] if the socket is connected, or listens.
-    pub(crate) async fn connect(&self, address: u32, to: u16) -> Result<(), Error> {
+    pub(crate) async fn connect(&self, address: u32, peer_port: u16) -> Result<(), Error> {
         {
             let mut state = self.state.lock();
             let port = state.unconnected_port()?;
-            let remote = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), to);
+            let remote = IpEndpoint::new(IpAddress::Ipv4(Ipv4Address::from(address)), peer_port);
             let mut stack = stack();
             let port = match port {
-                0 => stack.free_port(address, to)?,
-                port if stack.is_connected(port, address, to) => return Err(Error::InUse),
+                0 => stack.free_port(address, peer_port)?,
+                port if stack.is_connected(port, address, peer_port) => {
+                    return Err(Error::InUse);
+                }
                 port => port,
             };
             let index = stack.add_stream(&self.share, Owner::Program)?;
@@ -168,7 +173,7 @@ impl Socket {
             }
             *state = State::Stream(index);
             stack.assign_to_program(index);
-            stack.kick(index, level());
+            stack.add_work(index, level());
         }
         let condition = |state: &mut State| {
             let State::Stream(index) = *state else {

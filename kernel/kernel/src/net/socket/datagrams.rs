@@ -91,7 +91,7 @@ impl Socket {
             Err(udp::SendError::Unaddressable) => Err(Error::BadArgument),
             Ok(bytes) => put(bytes).map(|()| len),
         };
-        requests().kick(index, level());
+        requests().add_work(index, level());
         Some(outcome)
     }
 

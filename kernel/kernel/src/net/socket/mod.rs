@@ -9,9 +9,10 @@
 //! A socket has a buffer of [`BUFFER`](slots::BUFFER) bytes for each direction. While the receive
 //! buffer is full, the window makes the peer wait; while the send buffer is full, the writer waits.
 //! Datagrams that do not fit are lost, which UDP permits. A listener has as many sockets as its
-//! backlog, each for one connection; further connections are refused. Each waiter is in the list of
-//! the socket, which the stack wakes when the socket changes. Bytes are copied once, between the
-//! socket's buffer and the program.
+//! backlog, each for one connection. A further connection replaces the oldest one that its peer has
+//! not confirmed, or else is refused. Each waiter is in the list of the socket, which the stack
+//! wakes when the socket changes. Bytes are copied once, between the socket's buffer and the
+//! program.
 
 mod bytes;
 mod connecting;
@@ -50,7 +51,7 @@ impl Wake for SocketWaiters {
     }
 }
 
-/// A socket. Dropping it closes its connection after all written bytes.
+/// A socket. Dropping it closes its connection once all written bytes have been acknowledged.
 pub(crate) struct Socket {
     state: IrqLock<State>,
     waiters: Arc<SocketWaiters>,
@@ -86,15 +87,15 @@ impl Socket {
     /// # Errors
     /// [`Error::BadFile`] if the socket is connected, or listens; [`Error::InUse`];
     /// [`Error::TooMany`], [`Error::OutOfMemory`].
-    pub(crate) fn bind(&self, wanted: u16) -> Result<(), Error> {
+    pub(crate) fn bind(&self, new_port: u16) -> Result<(), Error> {
         let mut state = self.state.lock();
         match &mut *state {
             State::Unconnected {
                 port,
                 kind: Kind::Stream,
-            } => *port = wanted,
+            } => *port = new_port,
             State::Unconnected { .. } => {
-                *state = State::Datagrams(stack().add_datagrams(&self.share, wanted)?)
+                *state = State::Datagrams(stack().add_datagrams(&self.share, new_port)?)
             }
             _ => return Err(Error::BadFile),
         }
@@ -107,12 +108,12 @@ impl Socket {
     /// [`Error::BadFile`] if the socket is not connected.
     pub(crate) fn shutdown(&self, level: Level) -> Result<(), Error> {
         let state = self.state.lock();
-        let State::Stream(handle) = *state else {
+        let State::Stream(index) = *state else {
             return Err(Error::BadFile);
         };
         let mut stack = stack();
-        stack.close_write(handle);
-        stack.kick(handle, level);
+        stack.close_write(index);
+        stack.add_work(index, level);
         Ok(())
     }
 }

@@ -65,12 +65,12 @@ impl Stack {
             Owner::Listener(_) => endpoint(index).tcp().abort(),
             _ => self.close_write(index),
         }
-        // A connection without an owner exists for at most this time.
+        // From now on the connection is reset if its peer is silent for this time.
         let mut endpoint = endpoint(index);
         let socket = endpoint.tcp();
         socket.set_keep_alive(None);
         socket.set_timeout(Some(SILENCE_TIMEOUT));
         drop(endpoint);
-        self.kick(index, level);
+        self.add_work(index, level);
     }
 }

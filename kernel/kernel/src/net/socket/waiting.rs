@@ -120,9 +120,9 @@ where
         let this = self.get_mut();
         let socket = this.socket;
         let mut state = socket.state.lock();
-        if let Some(found) = (this.condition)(&mut state) {
+        if let Some(result) = (this.condition)(&mut state) {
             this.set_waiting_level(None);
-            return Poll::Ready(found);
+            return Poll::Ready(result);
         }
         let waiters = Waker::from(socket.waiters.clone());
         let indices = match &*state {
@@ -147,9 +147,9 @@ where
         }
         this.set_waiting_level(level);
         // The socket may have changed before the waker was registered.
-        if let Some(found) = (this.condition)(&mut state) {
+        if let Some(result) = (this.condition)(&mut state) {
             this.set_waiting_level(None);
-            return Poll::Ready(found);
+            return Poll::Ready(result);
         }
         Poll::Pending
     }

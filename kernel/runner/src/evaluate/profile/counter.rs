@@ -24,7 +24,7 @@ pub(super) struct Block {
 pub(super) struct Counter {
     request_address: u64,
     /// Number of requests so far.
-    pub(super) products: u64,
+    pub(super) requests: u64,
     pub(super) blocks: Vec<Block>,
     /// Blocks by the address of their translated code.
     by_code: HashMap<u64, usize>,
@@ -42,7 +42,7 @@ impl Counter {
     pub(super) fn new(request_address: u64) -> Counter {
         Counter {
             request_address,
-            products: 0,
+            requests: 0,
             blocks: Vec::new(),
             by_code: HashMap::new(),
             translated: Vec::new(),
@@ -68,7 +68,7 @@ impl Counter {
     }
 
     fn is_counting(&self) -> bool {
-        (WARM_UP..WARM_UP + COUNTED).contains(&self.products)
+        (WARM_UP..WARM_UP + COUNTED).contains(&self.requests)
     }
 
     /// Processes a line of the log; returns false when all requests have been counted.
@@ -100,12 +100,13 @@ impl Counter {
             self.blocks.push(block);
         }
         if let Some(&block) = self.by_code.get(&code) {
-            self.executed(block, address);
+            self.count_execution(block, address);
         }
-        self.products < WARM_UP + COUNTED
+        self.requests < WARM_UP + COUNTED
     }
 
-    fn executed(&mut self, block: usize, address: u64) {
+    /// Counts an execution of a block, and determines its process.
+    fn count_execution(&mut self, block: usize, address: u64) {
         if is_program(address) {
             if let Some(other) = self.program {
                 let (root, other) = (self.root(block), self.root(other));
@@ -118,7 +119,7 @@ impl Counter {
             }
             self.count(block, Some(root));
             if address == self.request_address {
-                self.products += 1;
+                self.requests += 1;
             }
         } else if is_vdso(address) {
             match self.program {
@@ -146,17 +147,17 @@ mod tests {
 
     fn counter() -> Counter {
         Counter {
-            products: WARM_UP,
+            requests: WARM_UP,
             ..Counter::new(0x1_0000)
         }
     }
 
     /// Logs an execution of the block at `address` with its code at `code`. A new block is also
     /// logged as translated, with two instructions.
-    fn executed(counter: &mut Counter, code: u64, address: u64, is_new: bool) {
+    fn log_execution(counter: &mut Counter, code: u64, address: u64, is_new: bool) {
         if is_new {
-            for at in [address, address + 4] {
-                counter.line(&format!("{at:#018x}:  00000013          nop"));
+            for instruction in [address, address + 4] {
+                counter.line(&format!("{instruction:#018x}:  00000013          nop"));
             }
         }
         counter.line(&format!(
@@ -171,13 +172,13 @@ mod tests {
         let kernel = 0xffff_ffc0_8020_0000;
         // The first process executes a block of the vDSO before and after its own blocks; then a
         // second process executes a block of its own.
-        executed(&mut counter, 1, vdso, true);
-        executed(&mut counter, 2, 0x2_0000, true);
-        executed(&mut counter, 3, 0x2_0100, true);
-        executed(&mut counter, 1, vdso, false);
-        executed(&mut counter, 4, kernel, true);
-        executed(&mut counter, 5, 0x2_0000, true);
-        executed(&mut counter, 1, vdso, false);
+        log_execution(&mut counter, 1, vdso, true);
+        log_execution(&mut counter, 2, 0x2_0000, true);
+        log_execution(&mut counter, 3, 0x2_0100, true);
+        log_execution(&mut counter, 1, vdso, false);
+        log_execution(&mut counter, 4, kernel, true);
+        log_execution(&mut counter, 5, 0x2_0000, true);
+        log_execution(&mut counter, 1, vdso, false);
         assert_eq!(counter.blocks.len(), 5);
         let roots: Vec<_> = [1, 2, 4].map(|block| counter.root(block)).into();
         assert_eq!(roots[0], roots[1]);
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn counting_ends_with_the_last_request() {
         let mut counter = counter();
-        counter.products = WARM_UP + COUNTED - 2;
+        counter.requests = WARM_UP + COUNTED - 2;
         assert!(counter.line("0x0000000000010000:  00000013  nop"));
         assert!(counter.line("Trace 0: 0x1 [0/0000000000010000/0/0] "));
         assert!(!counter.line("Trace 0: 0x1 [0/0000000000010000/0/0] "));

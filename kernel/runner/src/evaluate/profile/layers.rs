@@ -126,7 +126,7 @@ fn layer_in_kernel(source: &Source) -> &'static str {
 /// Returns the layer of an instruction of the server's program.
 fn layer_in_program(source: &Source) -> &'static str {
     let is_in = |part: &str| source.file.contains(part);
-    match source.within.as_str() {
+    match source.enclosing_function.as_str() {
         "push" | "pop" | "close" => "queue",
         "compute" | "square" | "begin_square" | "square_row" => "compute",
         "send" => "send",
@@ -136,6 +136,8 @@ fn layer_in_program(source: &Source) -> &'static str {
     }
 }
 
+/// Sums the executed instructions by layer. With `is_verbose`, also prints the most expensive
+/// functions.
 pub(super) fn sum(
     mut counter: Counter,
     sources: &mut Sources<'_>,
@@ -145,7 +147,7 @@ pub(super) fn sum(
     let mut client = None;
     for block in 0..counter.blocks.len() {
         let address = counter.blocks[block].addresses[0];
-        if is_program(address) && sources.of(address).file.ends_with("matrix/client.rs") {
+        if is_program(address) && sources.find(address).file.ends_with("matrix/client.rs") {
             client = Some(counter.root(block));
         }
     }
@@ -155,9 +157,9 @@ pub(super) fn sum(
         let counts: Vec<(Option<usize>, u64)> = counter.blocks[block].count.drain().collect();
         for (process, count) in counts {
             let process = process.map(|process| counter.root(process));
-            for at in 0..counter.blocks[block].addresses.len() {
-                let address = counter.blocks[block].addresses[at];
-                let source = sources.of(address);
+            for index in 0..counter.blocks[block].addresses.len() {
+                let address = counter.blocks[block].addresses[index];
+                let source = sources.find(address);
                 let layer = match () {
                     () if !is_program(address) && !is_vdso(address) => layer_in_kernel(&source),
                     () if process.is_some() && process == client => "client",
@@ -184,9 +186,9 @@ pub(super) fn sum(
             count as f64 / COUNTED as f64
         );
     }
-    let of_request = |count: u64| count * 10 / COUNTED;
+    let per_request = |count: u64| count * 10 / COUNTED;
     Profile {
         load,
-        layers: layers.map(of_request),
+        layers: layers.map(per_request),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) use table::draw;
 
 /// Number of requests before the count.
 const WARM_UP: u64 = 256;
+/// Number of requests whose instructions are counted.
 const COUNTED: u64 = 512;
 
 /// The models that are counted: coroutines on both sides, and threads on both sides.
@@ -51,7 +52,7 @@ fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, Strin
         vdso: Code::new(&vdso)?,
         known: HashMap::new(),
     };
-    let mut counter = Counter::new(sources::product(&sources.program)?);
+    let mut counter = Counter::new(sources::request_address(&sources.program)?);
     let mut child = qemu::command(image, &machine, None)
         .args(["-monitor", "none", "-d", "in_asm,exec,nochain"])
         .stdin(Stdio::null())
@@ -70,14 +71,15 @@ fn measure(image: &Image, load: Load, is_verbose: bool) -> Result<Profile, Strin
     let _ = child.kill();
     let _ = child.wait();
     if is_wanted {
-        let products = counter.products;
+        let requests = counter.requests;
         return Err(format!(
-            "{load}: the machine has ended after {products} requests"
+            "{load}: the machine has ended after {requests} requests"
         ));
     }
     Ok(layers::sum(counter, &mut sources, load, is_verbose))
 }
 
+/// Returns the loads whose requests are profiled.
 fn shapes() -> Vec<Load> {
     let shapes = [(16, 1), (64, 1)];
     let load = |(connections, n)| {

@@ -10,7 +10,7 @@ use os_abi::layout;
 use crate::{build, state};
 
 /// Name of the function that is called once per request.
-const PRODUCT: &str = "matrix::begin_square";
+const REQUEST_FUNCTION: &str = "matrix::begin_square";
 
 pub(super) fn is_program(address: u64) -> bool {
     (layout::IMAGE as u64..layout::IMAGE_END as u64).contains(&address)
@@ -61,11 +61,12 @@ pub(super) struct Source {
     /// The function, and the functions into which it was inlined.
     pub(super) functions: Vec<String>,
     /// Name of the function that contains the line, for sources of the measured program.
-    pub(super) within: String,
+    pub(super) enclosing_function: String,
 }
 
 impl Sources<'_> {
-    pub(super) fn of(&mut self, address: u64) -> Rc<Source> {
+    /// Returns the source of the instruction at an address.
+    pub(super) fn find(&mut self, address: u64) -> Rc<Source> {
         if let Some(known) = self.known.get(&address) {
             return known.clone();
         }
@@ -97,7 +98,7 @@ impl Sources<'_> {
         if let Some((_, name)) = source.file.split_once("bin/matrix/") {
             let text =
                 std::fs::read_to_string(build::root().join("user/src/bin/matrix").join(name));
-            source.within = within(&text.unwrap_or_default(), line);
+            source.enclosing_function = enclosing_function(&text.unwrap_or_default(), line);
         }
         let source = Rc::new(source);
         self.known.insert(address, source.clone());
@@ -114,20 +115,21 @@ fn is_transparent(file: &str) -> bool {
         || is_lock.iter().any(|lock| file.ends_with(lock))
 }
 
-pub(super) fn product(program: &Code<'_>) -> Result<u64, String> {
+/// Returns the address of the function that is called once per request.
+pub(super) fn request_address(program: &Code<'_>) -> Result<u64, String> {
     let is_wanted = |name: &str| {
         addr2line::demangle_auto(name.into(), Some(addr2line::gimli::DW_LANG_Rust))
-            .starts_with(PRODUCT)
+            .starts_with(REQUEST_FUNCTION)
     };
     let mut functions = program.functions.iter();
-    let product = functions.find(|(_, name)| is_wanted(name));
-    let address = product.map(|(address, _)| *address);
-    address.ok_or_else(|| format!("there is no function {PRODUCT}"))
+    let function = functions.find(|(_, name)| is_wanted(name));
+    let address = function.map(|(address, _)| *address);
+    address.ok_or_else(|| format!("there is no function {REQUEST_FUNCTION}"))
 }
 
 /// Returns the name of the function that contains a line of a source text: the last function that
 /// begins before the line. Debug information names closures without their function.
-fn within(text: &str, line: u32) -> String {
+fn enclosing_function(text: &str, line: u32) -> String {
     let lines = text.lines().take(line as usize);
     let names = lines.filter_map(|line| line.split_once("fn ")?.1.split(['(', '<']).next());
     names.last().unwrap_or("").to_owned()
@@ -140,8 +142,8 @@ mod tests {
     #[test]
     fn a_line_belongs_to_the_function_before_it() {
         let text = "fn first() {\n    x();\n}\n\nasync fn second<T>(one: T) {\n    one\n}\n";
-        assert_eq!(within(text, 2), "first");
-        assert_eq!(within(text, 6), "second");
-        assert_eq!(within("", 6), "");
+        assert_eq!(enclosing_function(text, 2), "first");
+        assert_eq!(enclosing_function(text, 6), "second");
+        assert_eq!(enclosing_function("", 6), "");
     }
 }

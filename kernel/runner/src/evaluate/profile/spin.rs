@@ -15,15 +15,18 @@ use crate::qemu::{self, Machine};
 const PAUSE: &str = "0100000f";
 /// Number of requests before the count.
 const WARM_UP: u64 = 128;
+/// Number of requests whose instructions are counted.
 const COUNTED: u64 = 128;
 
 /// Counters of the instructions of all harts.
 #[derive(Default)]
 pub(super) struct Spins {
-    product: u64,
-    products: u64,
+    request_address: u64,
+    /// Number of requests so far.
+    requests: u64,
     /// Number of instructions of each block, by its code, and whether it ends with `pause`.
     blocks: HashMap<u64, (u64, bool)>,
+    /// The block that has been translated but not executed, in the same form.
     translated: (u64, bool),
     /// Whether the last block of a hart ended with `pause`.
     has_paused: HashMap<u32, bool>,
@@ -34,47 +37,50 @@ pub(super) struct Spins {
 }
 
 impl Spins {
-    /// Creates counters. Each call of the function at `product` counts as a request.
-    fn new(product: u64) -> Spins {
+    /// Creates counters. Each call of the function at `request_address` counts as a request.
+    fn new(request_address: u64) -> Spins {
         Spins {
-            product,
+            request_address,
             ..Spins::default()
         }
     }
 
     /// Processes a line of the log; returns false when all requests have been counted.
     fn line(&mut self, line: &str) -> bool {
-        if let Some((_, instruction)) = line.strip_prefix("0x").and_then(|it| it.split_once(':')) {
+        if let Some((_, instruction)) = line
+            .strip_prefix("0x")
+            .and_then(|rest| rest.split_once(':'))
+        {
             let is_pause = instruction.trim_start().starts_with(PAUSE);
             self.translated = (self.translated.0 + 1, is_pause);
             return true;
         }
-        let executed = || {
+        let parse_execution = || {
             let (hart, rest) = line.strip_prefix("Trace ")?.split_once(": 0x")?;
             let (code, place) = rest.split_once(" [")?;
             let hexadecimal = |word: &str| u64::from_str_radix(word, 16).ok();
             let address = hexadecimal(place.split('/').nth(1)?)?;
             Some((hart.parse().ok()?, hexadecimal(code)?, address))
         };
-        if let Some((hart, code, address)) = executed() {
-            self.executed(hart, code, address);
+        if let Some((hart, code, address)) = parse_execution() {
+            self.count_execution(hart, code, address);
         }
-        self.products < WARM_UP + COUNTED
+        self.requests < WARM_UP + COUNTED
     }
 
-    fn executed(&mut self, hart: u32, code: u64, address: u64) {
+    fn count_execution(&mut self, hart: u32, code: u64, address: u64) {
         let translated = std::mem::take(&mut self.translated);
         if translated.0 > 0 {
             self.blocks.insert(code, translated);
         }
-        self.products += u64::from(address == self.product);
-        let Some(&(count, pauses)) = self.blocks.get(&code) else {
+        self.requests += u64::from(address == self.request_address);
+        let Some(&(count, is_pause)) = self.blocks.get(&code) else {
             return;
         };
-        let has_paused = self.has_paused.insert(hart, pauses).unwrap_or(false);
-        if self.products >= WARM_UP {
+        let has_paused = self.has_paused.insert(hart, is_pause).unwrap_or(false);
+        if self.requests >= WARM_UP {
             self.all += count;
-            self.spinning += if pauses || has_paused { count } else { 0 };
+            self.spinning += if is_pause || has_paused { count } else { 0 };
         }
     }
 }
@@ -83,7 +89,7 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
     let server = server_of(load);
     let (connections, n, harts) = (load.connections, load.n, load.harts);
     // More than the time that the requests take.
-    let millis = 10 * plan::CLOSED * harts;
+    let millis = 10 * plan::CLOSED_MILLIS * harts;
     let arguments = format!(
         "init=matrix with={server},{connections},{n},1,0,{millis},{harts} threads={THREADS}"
     );
@@ -92,7 +98,7 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
         ..Machine::new(harts, &arguments)
     };
     let program = build::program("matrix")?;
-    let mut spins = Spins::new(sources::product(&Code::new(&program)?)?);
+    let mut spins = Spins::new(sources::request_address(&Code::new(&program)?)?);
     let mut child = qemu::command(image, &machine, None)
         .args(["-monitor", "none", "-d", "in_asm,exec,nochain"])
         .stdin(Stdio::null())
@@ -110,9 +116,9 @@ pub(super) fn measure(image: &Image, load: Load) -> Result<Spins, String> {
     let _ = child.kill();
     let _ = child.wait();
     if is_wanted {
-        let products = spins.products;
+        let requests = spins.requests;
         return Err(format!(
-            "{load}: the machine has ended after {products} requests"
+            "{load}: the machine has ended after {requests} requests"
         ));
     }
     Ok(spins)
@@ -125,7 +131,7 @@ mod tests {
     #[test]
     fn a_pause_and_the_next_block_are_spinning() {
         let mut spins = Spins {
-            products: WARM_UP,
+            requests: WARM_UP,
             ..Spins::new(0x1_0000)
         };
         let execute = |spins: &mut Spins, hart: u32, code: u64| {
@@ -143,6 +149,8 @@ mod tests {
         }
         // The other hart has not paused before its block.
         execute(&mut spins, 1, 3);
+        // Hart 0 executes 3, 1 and 2 instructions, hart 1 executes 2. The pause and the block after
+        // it are spinning.
         assert_eq!((spins.all, spins.spinning), (8, 3));
     }
 }

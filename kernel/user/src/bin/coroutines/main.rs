@@ -113,14 +113,15 @@ async fn spin() -> isize {
     0
 }
 
+/// Returns a future that appends `number` to `order`.
 fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
     let order = order.clone();
     async move { order.borrow_mut().push(number) }
 }
 
-/// Waits until `order` has `count` entries. It does not await the coroutines, because that would
-/// lend them the level of the test.
-async fn until_noted(order: &RefCell<Vec<u8>>, count: usize) {
+/// Waits until `order` has `count` entries. The function does not await the coroutines, because
+/// that would lend them the level of the test.
+async fn wait_until_noted(order: &RefCell<Vec<u8>>, count: usize) {
     while order.borrow().len() < count {
         sleep(1_000).await;
     }
@@ -132,7 +133,7 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
     for (number, level) in [(0, 50), (1, 41), (2, 60), (3, 41), (4, 35)] {
         handles.push(spawn(note(&order, number), Some(level)).map_err(message)?);
     }
-    until_noted(&order, 5).await;
+    wait_until_noted(&order, 5).await;
     let mut order = order.take();
     if sys::has_chaos() && order[1..3] == [3, 1] {
         // Chaos shuffles the coroutines of a level.
@@ -148,7 +149,7 @@ async fn reprio_moves_a_ready_coroutine() -> Outcome {
     let second = spawn(note(&order, 1), Some(50)).map_err(message)?;
     ensure!(reprio(second.cid(), 40), "the coroutine has ended");
     ensure!(!reprio(second.cid(), 64), "level 64 is accepted");
-    until_noted(&order, 2).await;
+    wait_until_noted(&order, 2).await;
     let order = order.take();
     ensure!(order == [1, 0], "ran in the order {order:?}");
     Ok(())
@@ -219,7 +220,10 @@ async fn sleepers_wake_in_order_of_deadline() -> Outcome {
     }
     let order = order.take();
     // Without the argument `exact`, the host may stop harts until several deadlines have passed.
-    let exact = os_user::argument() == b"exact";
-    ensure!(!exact || order.is_sorted(), "woke in the order {order:?}");
+    let is_exact = os_user::argument() == b"exact";
+    ensure!(
+        !is_exact || order.is_sorted(),
+        "woke in the order {order:?}"
+    );
     Ok(())
 }

@@ -37,6 +37,7 @@ pub(crate) fn run(seed: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// Prints the name, the length and the checksum of each file.
 pub(crate) fn print_sums() -> Result<(), Error> {
     for (name, size) in list()? {
         let file = open(&name, 0)?;

@@ -20,6 +20,7 @@ use os_user::{Error, ensure, read, sys, write};
 
 use crate::{close, fresh, pattern};
 
+/// Size of a block of the disk in bytes.
 const BLOCK: usize = 4096;
 
 pub(crate) async fn both_forms_give_the_same_result() -> Outcome {
@@ -62,10 +63,10 @@ pub(crate) async fn both_forms_give_the_same_result() -> Outcome {
     let gone = [open!("both", 0), open!("both", 0, current()).await];
     ensure!(gone == [Err(Error::NoFile); 2], "{gone:?}");
     let socket = sys::socket().map_err(message)? as usize;
-    let no_file = [fsync!(socket), fsync!(socket, current()).await];
-    ensure!(no_file == [Err(Error::BadFile); 2], "{no_file:?}");
-    for open in [file, reopened, socket] {
-        close(open);
+    let not_files = [fsync!(socket), fsync!(socket, current()).await];
+    ensure!(not_files == [Err(Error::BadFile); 2], "{not_files:?}");
+    for descriptor in [file, reopened, socket] {
+        close(descriptor);
     }
     Ok(())
 }
@@ -159,6 +160,7 @@ pub(crate) async fn an_urgent_read_overtakes_others() -> Outcome {
         let count = task.await.unwrap_or(Err(Error::Cancelled));
         ensure!(count == Ok(16), "{count:?}");
     }
+    // The disk serves at most eight requests at a time; three times as many reads are a margin.
     ensure!(waited <= 24, "{waited} less urgent reads came first");
     unlink("slow").map_err(message)
 }

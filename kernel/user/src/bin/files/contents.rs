@@ -14,6 +14,7 @@ use os_user::{
 
 use crate::{close, fresh, pattern};
 
+/// Size of a block of the disk in bytes.
 const BLOCK: usize = 4096;
 
 pub(crate) async fn written_bytes_are_read() -> Outcome {
@@ -206,7 +207,8 @@ pub(crate) async fn a_full_disk_is_an_error() -> Outcome {
         ensure!(written < 1_000, "the disk is never full");
     };
     ensure!(error == Error::NoSpace, "{error}");
-    ensure!(written > 15, "full after {written} writes");
+    // The disk has 1,024 blocks, of which files must be able to use a quarter or more.
+    ensure!(written > 15, "full after {written} writes of 16 blocks");
     ensure!(
         open("another", 1) == Err(Error::NoSpace),
         "the full disk has room for another file"
@@ -341,13 +343,13 @@ pub(crate) async fn directories_come_and_go_with_their_files() -> Outcome {
     }
     let all = directory("d").map_err(message)?;
     ensure!(all == [entry("a", Some(0)), entry("e", None)], "{all:?}");
-    let below = directory("d/e").map_err(message)?;
+    let nested = directory("d/e").map_err(message)?;
     ensure!(
-        below == [entry("b", Some(0)), entry("f", None)],
-        "{below:?}"
+        nested == [entry("b", Some(0)), entry("f", None)],
+        "{nested:?}"
     );
-    let whole = directory("").map_err(message)?;
-    ensure!(whole.contains(&entry("d", None)), "{whole:?}");
+    let root = directory("").map_err(message)?;
+    ensure!(root.contains(&entry("d", None)), "{root:?}");
     for (path, expected) in [("d/a", Error::NotDirectory), ("e", Error::NoFile)] {
         let listed = directory(path);
         ensure!(listed == Err(expected), "{path}: {listed:?}");

@@ -8,7 +8,7 @@ use os_user::{Error, now, println, read, sys, ticks_per_second, write};
 
 use crate::{PORT, connect as connect_to, level_of, square};
 
-/// A load, as the arguments of the program describe it.
+/// A load, as the argument of the program describes it (`main.rs`).
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
@@ -34,9 +34,9 @@ pub(crate) async fn connect(
     connections_per_server: usize,
 ) -> Result<Vec<usize>, Error> {
     let mut connections = Vec::new();
-    for at in 0..load.connections {
-        let connection = connect_to(PORT + (at / connections_per_server) as u16)?;
-        os_user::write(connection, &[level_of(at % load.levels)])?;
+    for index in 0..load.connections {
+        let connection = connect_to(PORT + (index / connections_per_server) as u16)?;
+        os_user::write(connection, &[level_of(index % load.levels)])?;
         connections.push(connection);
     }
     // Let the servers' coroutines or threads start.
@@ -48,6 +48,7 @@ pub(crate) async fn connect(
 /// of replies in the measured time is the throughput of the server.
 const WARM_UP: u64 = 100;
 
+/// Converts milliseconds to ticks.
 fn millis(millis: u64) -> u64 {
     millis * ticks_per_second() / 1_000
 }
@@ -161,10 +162,12 @@ fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
         return (0, 0, [0; SHARES.len()]);
     };
     let mean = latencies.iter().sum::<u64>() / count;
-    let squares = latencies.iter().map(|one| one.abs_diff(mean).pow(2));
+    let squares = latencies
+        .iter()
+        .map(|latency| latency.abs_diff(mean).pow(2));
     let deviation = (squares.sum::<u64>() / count).isqrt();
-    let at = |share: usize| micros(latencies[last * share / 1000]);
-    (micros(mean), micros(deviation), SHARES.map(at))
+    let percentile = |share: usize| micros(latencies[last * share / 1000]);
+    (micros(mean), micros(deviation), SHARES.map(percentile))
 }
 
 /// Returns the nanoseconds per request, from the first reply of each connection to its last, or 0
@@ -193,7 +196,7 @@ pub(crate) fn report(
     pages: isize,
 ) {
     let line = |row: &str, connections: &[&ConnectionResult]| {
-        let latencies = connections.iter().flat_map(|one| &one.latencies);
+        let latencies = connections.iter().flat_map(|result| &result.latencies);
         let mut sorted: Vec<u64> = latencies.copied().collect();
         let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut sorted);
         let (count, nanos) = (sorted.len(), nanos_per_request(connections));

@@ -44,11 +44,13 @@ use os_user::{Error, now, println, sleep_micros, sys, wait};
 
 os_user::coroutine_entry!(main);
 
+/// Port of the first server.
 const PORT: u16 = 7000;
 /// Maximum number of connections of a server with threads.
 const CONNECTIONS_PER_SERVER: usize = 16;
 /// Length of a frame's header, in bytes: it contains the length of the matrix.
 const HEADER: usize = 4;
+/// Maximum number of requests or replies in a queue.
 const QUEUE_LEN: usize = 16;
 
 /// Level of the most urgent connections.
@@ -88,7 +90,7 @@ async fn main() -> isize {
             measure(model, load, number(6).unwrap_or(1)).await
         }
         _ => {
-            println!("matrix: say model,connections,n,levels,period,millis,harts");
+            println!("matrix: the argument must be model,connections,n,levels,period,millis,harts");
             return 2;
         }
     };
@@ -108,10 +110,11 @@ fn connections_per_server(model: &str, connections: usize) -> usize {
     }
 }
 
+/// Maximum backlog of a server.
 const BACKLOG: usize = 128;
 
-/// Returns the backlog of a server. Clients outside of the machine need a long one, because they
-/// all connect at once, and a connection beyond the backlog is refused.
+/// Returns the backlog of a server. Clients outside of the machine need a long backlog, because
+/// they all connect at once, and a connection beyond the backlog is refused.
 fn backlog(level: Option<u8>, count: usize) -> usize {
     if level.is_some() {
         count.min(BACKLOG)

@@ -11,6 +11,7 @@ use os_user::{Error, read, sys, thread, write};
 
 use crate::{QUEUE_LEN, backlog, square, take_frame};
 
+/// A bounded queue of frames from one thread to another.
 struct Queue {
     /// Frames, and a flag that is set when no more frames will be pushed.
     frames: Mutex<(VecDeque<Vec<u8>>, bool)>,
@@ -59,7 +60,7 @@ impl Queue {
     }
 }
 
-/// Stack size of a thread in pages: 16 KiB as in the papers.
+/// Stack size of a thread in pages: 16 KiB, as in the SharedScheduler papers.
 const STACK_PAGES: usize = 4;
 
 /// Serves `count` connections until all have ended. If `level` is `None`, the first byte of a
@@ -119,7 +120,7 @@ fn compute(requests: &Queue, replies: &Queue, level: usize) -> Result<(), Error>
 fn send(connection: usize, replies: &Queue, level: usize) -> Result<(), Error> {
     sys::set_level(level)?;
     while let Some(reply) = replies.pop() {
-        // The client may be gone.
+        // Ignore errors: the client may have closed the connection.
         let _ = write(connection, &reply);
     }
     sys::close(connection)?;

@@ -22,6 +22,7 @@ put FILE TEXT                writes a file; its directory need not exist
 rm FILE                      removes a file
 exit                         ends the machine; so does Ctrl-D";
 
+/// Number of bytes that `cat` reads at once.
 const CHUNK: usize = 1024;
 
 pub(crate) async fn run(console: &mut Console, line: &str) {
@@ -57,7 +58,7 @@ fn split(line: &str) -> (&str, &str) {
 fn report(command: &str, error: Error) {
     let hint = match error {
         Error::DiskFailed => "; boot with --disk FILE",
-        Error::NoProgram => "; `programs` and `ls bin` list them, `help` the commands",
+        Error::NoProgram => "; `programs` and `ls bin` list programs, `help` lists commands",
         Error::NoFile => "; `ls` lists the files",
         Error::IsDirectory => "; `ls` lists its files",
         Error::BadArgument => "; a name has 1 to 64 bytes, its parts separated by single slashes",
@@ -99,7 +100,7 @@ async fn show_top(seconds: &str) {
             .filter(|seconds| (1..=3_600).contains(seconds)),
     };
     let Some(seconds) = seconds else {
-        println!("top: say for how many seconds, 1 to 3600: top 5");
+        println!("top: give a number of seconds from 1 to 3600, for example `top 5`");
         return;
     };
     for _ in 0..seconds {
@@ -111,11 +112,11 @@ async fn show_top(seconds: &str) {
 
 fn kill(process: &str) {
     let Ok(number) = process.parse() else {
-        println!("kill: say the number of a process, as `ps` lists it: kill 513");
+        println!("kill: give the number of a process, as `ps` shows it, for example `kill 513`");
         return;
     };
     if let Err(error) = sys::kill(number) {
-        println!("kill {number}: {error}: the shell kills what it has started; `ps` lists it");
+        println!("kill {number}: {error}: the shell kills only programs that it has started");
     }
 }
 
@@ -141,7 +142,7 @@ fn cat(name: &str) -> Result<(), Error> {
             Err(error) => break Err(error),
         };
         if part.contains(&0) {
-            println!("cat {name}: it is no text");
+            println!("cat {name}: the file is not text");
             break Ok(());
         }
         last = part[part.len() - 1];
@@ -173,8 +174,8 @@ async fn nice(console: &mut Console, rest: &str) {
     match level.filter(|level| (MOST_URGENT..=LEAST_URGENT).contains(level)) {
         Some(level) if !line.is_empty() => start(console, line, Some(level)).await,
         _ => println!(
-            "nice: say a level from {MOST_URGENT}, most urgent, to {LEAST_URGENT}, and a program: \
-             nice 40 figures"
+            "nice: give a level from {MOST_URGENT}, most urgent, to {LEAST_URGENT}, and a program, \
+             for example `nice 40 figures`"
         ),
     }
 }

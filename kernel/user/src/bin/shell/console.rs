@@ -14,6 +14,7 @@ use os_user::{Error, read, sleep_micros, write};
 
 /// Maximum length of a line, in bytes; further bytes are ignored.
 const MAX_LINE: usize = 240;
+/// Number of bytes that are read from the console at once.
 const CHUNK: usize = 64;
 
 /// Delay before the console is read again after a lack of memory.
@@ -29,15 +30,17 @@ const DELETE: u8 = 127;
 pub(crate) enum Typed {
     /// A line, without its line end.
     Line(String),
+    /// Ctrl-C.
     Interrupt,
     /// Ctrl-D on an empty line, or the end of the input.
     End,
 }
 
+/// The line that is being typed.
 #[derive(Default)]
 pub(crate) struct Editor {
     line: Vec<u8>,
-    /// Set within the escape sequence that a key like an arrow sends, which is ignored.
+    /// Set within an escape sequence, such as an arrow key sends. Escape sequences are ignored.
     in_escape: bool,
 }
 
@@ -126,20 +129,21 @@ impl Console {
                     self.has_ended = count == 0;
                     self.bytes.extend(&bytes[..count]);
                 }
-                // The memory is exhausted until a program ends.
+                // Memory becomes free when a program ends.
                 Err(Error::OutOfMemory | Error::TooMany) => sleep_micros(RETRY_MICROS),
                 Err(_) => self.has_ended = true,
             }
         }
     }
 
-    /// Returns unread bytes, which are then read before all others.
+    /// Puts unread bytes back, in front of the bytes that have not been consumed.
     pub(crate) fn give_back(&mut self, bytes: &[u8]) {
         for byte in bytes.iter().rev() {
             self.bytes.push_front(*byte);
         }
     }
 
+    /// Prints the prompt, and waits until a line or another event has been typed.
     pub(crate) async fn line(&mut self, prompt: &str) -> Typed {
         echo(prompt.as_bytes());
         let mut editor = Editor::default();

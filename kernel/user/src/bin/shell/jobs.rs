@@ -16,11 +16,15 @@ use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, wait, write
 use crate::LEVEL;
 use crate::console::{Console, Editor, Typed};
 
+/// Most urgent level of a program: the shell is more urgent.
 pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
+/// Least urgent level of a program.
 pub(crate) const LEAST_URGENT: u8 = 62;
 const DEFAULT_LEVEL: u8 = 32;
+/// Folder of the disk in which programs are found by their names alone.
 const FOLDER: &str = "bin/";
 
+/// A command line that starts a program.
 pub(crate) struct Job<'a> {
     pub(crate) program: &'a str,
     pub(crate) argument: &'a str,
@@ -95,9 +99,11 @@ fn report(child: usize, program: &str, status: Result<isize, Error>, in_backgrou
     }
 }
 
+/// The input of a program in the foreground.
 struct Input {
     /// Write end of the pipe; `None` after Ctrl-D.
     writer: Option<usize>,
+    /// Typed lines that have not been written to the pipe.
     lines: Vec<u8>,
     writing: Option<AsyncCall<usize, Vec<u8>>>,
 }

@@ -3,10 +3,10 @@
 use os_user::status::{HartStatus, harts, processes};
 use os_user::{Error, println, sleep};
 
-/// Measured time, in microseconds.
-const PERIOD: u64 = 1_000_000;
+/// Duration of a measurement, in microseconds.
+const PERIOD_MICROS: u64 = 1_000_000;
 /// Width of a bar that stands for the whole time, in characters.
-const BAR: u64 = 40;
+const BAR_WIDTH: u64 = 40;
 
 /// Time of all harts, in ticks.
 struct Totals {
@@ -17,9 +17,9 @@ struct Totals {
 /// Waits for a second, and prints the times of that second.
 pub(crate) async fn show() -> Result<(), Error> {
     let before = harts()?;
-    sleep(PERIOD).await;
+    sleep(PERIOD_MICROS).await;
     let after = harts()?;
-    let names = processes()?;
+    let programs = processes()?;
     let mut sum = Totals {
         ticks: 0,
         of_level: [0; HartStatus::LEVELS],
@@ -36,7 +36,9 @@ pub(crate) async fn show() -> Result<(), Error> {
         sum.ticks += elapsed;
         let idle = HartStatus::IDLE;
         let idle = after.ticks[idle].saturating_sub(before.ticks[idle]);
-        let runs = names.iter().find(|process| process.number == after.process);
+        let runs = programs
+            .iter()
+            .find(|process| process.number == after.process);
         println!(
             "{index:>4} {} {} {}  {}",
             Percent(used - idle, elapsed),
@@ -48,7 +50,7 @@ pub(crate) async fn show() -> Result<(), Error> {
     println!("level    time of all harts");
     let levels = sum.of_level[..HartStatus::IDLE].iter().enumerate();
     for (level, ticks) in levels.filter(|(_, ticks)| **ticks > 0) {
-        let bar = (ticks * BAR).div_ceil(sum.ticks.max(1)) as usize;
+        let bar = (ticks * BAR_WIDTH).div_ceil(sum.ticks.max(1)) as usize;
         println!("{level:>5} {} {:#<bar$}", Percent(*ticks, sum.ticks), "");
     }
     Ok(())

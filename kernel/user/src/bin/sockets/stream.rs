@@ -10,12 +10,12 @@ use os_user::{ensure, sys};
 
 use crate::echo;
 
-/// Returns the byte of the test stream at offset `at`.
-pub(crate) fn byte(at: usize) -> u8 {
-    (at % 251) as u8
+/// Returns the byte of the test stream at `offset`.
+pub(crate) fn stream_byte(offset: usize) -> u8 {
+    (offset % 251) as u8
 }
 
-/// Reads to the end, and checks that the bytes are those of the test stream.
+/// Reads to the end, and checks that the bytes are those of the test stream; returns their number.
 pub(crate) async fn check(connection: usize) -> Result<usize, String> {
     let mut done = 0;
     loop {
@@ -25,7 +25,10 @@ pub(crate) async fn check(connection: usize) -> Result<usize, String> {
             return Ok(done);
         }
         for byte_read in &buffer[..count] {
-            ensure!(*byte_read == byte(done), "byte {done} is {byte_read}");
+            ensure!(
+                *byte_read == stream_byte(done),
+                "byte {done} is {byte_read}"
+            );
             done += 1;
         }
     }
@@ -37,7 +40,7 @@ pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     let answer = connect_async(socket, SELF, port, current()).await;
     answer.map_err(message)?;
     let writer = async move {
-        let bytes: Vec<u8> = (0..total).map(byte).collect();
+        let bytes: Vec<u8> = (0..total).map(stream_byte).collect();
         let (count, _) = os_user::write!(socket, bytes, current()).await;
         sys::shutdown(socket)?;
         count
@@ -46,11 +49,12 @@ pub(crate) async fn send_and_check(port: u16, total: usize) -> Outcome {
     let seen = check(socket).await?;
     let count = writer.await;
     ensure!(count == Some(Ok(total)), "{count:?} written");
-    ensure!(seen == total, "{seen} bytes came back");
+    ensure!(seen == total, "{seen} bytes came back instead of {total}");
     sys::close(socket).map_err(message)?;
     Ok(())
 }
 
+/// Starts a server that echoes `count` connections and then ends.
 pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Outcome>, String> {
     // Without space in the backlog a connection is refused.
     let listener = listen(port, count).map_err(message)?;
@@ -73,6 +77,7 @@ pub(crate) fn server(port: u16, count: usize) -> Result<coroutine::JoinHandle<Ou
     coroutine::spawn(serve, None).map_err(message)
 }
 
-pub(crate) fn ended(outcome: Option<Outcome>) -> Outcome {
+/// Returns the outcome of a joined coroutine; a cancelled coroutine has failed.
+pub(crate) fn flatten_outcome(outcome: Option<Outcome>) -> Outcome {
     outcome.unwrap_or_else(|| Err("the coroutine was cancelled".into()))
 }

@@ -11,12 +11,12 @@ use os_user::net::{SELF, accept, accept_async, connect, listen};
 use os_user::testing::{Outcome, message};
 use os_user::{Error, ensure, read, sleep, sys, thread, write};
 
-use crate::stream::{byte, check, ended, send_and_check, server};
+use crate::stream::{check, flatten_outcome, send_and_check, server, stream_byte};
 
 pub(crate) async fn bytes_come_back_in_order() -> Outcome {
     let server = server(1000, 1)?;
     send_and_check(1000, 20_000).await?;
-    ended(server.await)
+    flatten_outcome(server.await)
 }
 
 pub(crate) async fn connections_are_served_at_once() -> Outcome {
@@ -27,9 +27,9 @@ pub(crate) async fn connections_are_served_at_once() -> Outcome {
         clients.push(coroutine::spawn(client, None).map_err(message)?);
     }
     for client in clients {
-        ended(client.await)?;
+        flatten_outcome(client.await)?;
     }
-    ended(server.await)
+    flatten_outcome(server.await)
 }
 
 pub(crate) async fn connection_without_a_listener_is_refused() -> Outcome {
@@ -38,7 +38,7 @@ pub(crate) async fn connection_without_a_listener_is_refused() -> Outcome {
     Ok(())
 }
 
-/// Uses the synchronous calls, from two threads.
+/// Tests the synchronous calls, from two threads.
 pub(crate) async fn end_is_read_after_the_written_bytes() -> Outcome {
     let listener = listen(1003, 1).map_err(message)?;
     let writer = thread::spawn(move || {
@@ -77,26 +77,27 @@ pub(crate) async fn writing_to_a_closed_connection_is_an_error() -> Outcome {
     Ok(())
 }
 
-/// Without a reader both buffers fill up; all bytes arrive once there is a reader.
+/// Checks that a write waits while nothing reads and both buffers are full, and that all bytes
+/// arrive once there is a reader.
 pub(crate) async fn full_connection_makes_the_writer_wait() -> Outcome {
     const TOTAL: usize = 30_000;
     let listener = listen(1005, 1).map_err(message)?;
     let connection = connect(SELF, 1005).map_err(message)?;
     let accepted = accept(listener).map_err(message)?;
-    let over = Arc::new(AtomicBool::new(false));
+    let has_written = Arc::new(AtomicBool::new(false));
     let writer = {
-        let over = over.clone();
+        let has_written = has_written.clone();
         async move {
-            let all: Vec<u8> = (0..TOTAL).map(byte).collect();
+            let all: Vec<u8> = (0..TOTAL).map(stream_byte).collect();
             let (count, _) = os_user::write!(connection, all, current()).await;
-            over.store(true, SeqCst);
+            has_written.store(true, SeqCst);
             let _ = sys::close(connection);
             count
         }
     };
     let writer = coroutine::spawn(writer, None).map_err(message)?;
     sleep(20_000).await;
-    ensure!(!over.load(SeqCst), "the write did not wait");
+    ensure!(!has_written.load(SeqCst), "the write did not wait");
     let seen = check(accepted).await?;
     ensure!(seen == TOTAL, "{seen} bytes");
     let count = writer.await;

@@ -1,4 +1,4 @@
-//! Tests that the network is as urgent as its waiters.
+//! Tests that the kernel handles packets at the level of the calls that wait for them.
 
 use core::sync::atomic::Ordering::SeqCst;
 
@@ -8,13 +8,13 @@ use os_user::net::{SELF, connect_async, listen};
 use os_user::testing::{Outcome, message};
 use os_user::{ensure, now, sys, ticks_per_second};
 
-use crate::stream::{ended, send_and_check, server};
+use crate::stream::{flatten_outcome, send_and_check, server};
 
 pub(crate) async fn network_is_as_urgent_as_its_most_urgent_waiter() -> Outcome {
     beside_hogs(async {
         let server = server(1007, 1)?;
         send_and_check(1007, 3_000).await?;
-        ended(server.await)
+        flatten_outcome(server.await)
     })
     .await
 }
@@ -39,7 +39,7 @@ pub(crate) async fn answer_of_a_listener_is_as_urgent_as_the_call() -> Outcome {
     .await
 }
 
-/// Runs a future while less urgent threads compute on all harts.
+/// Runs a future while less urgent threads, the hogs, compute on all harts.
 pub(crate) async fn beside_hogs(test: impl Future<Output = Outcome>) -> Outcome {
     let hogs = Hogs::start(25)?;
     let outcome = test.await;

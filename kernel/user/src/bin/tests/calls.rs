@@ -31,14 +31,14 @@ pub(crate) fn pipe_carries_bytes() -> Outcome {
     Ok(())
 }
 
-/// The bytes are right although copies begin and end at any offset in a word, in the source and in
-/// the target.
+/// Checks the copied bytes for copies that begin and end at any offset in a word, in the source and
+/// in the target.
 pub(crate) fn bytes_are_copied_at_any_offset() -> Outcome {
     const MAX_LEN: usize = 48;
     let pipe = pipe().map_err(message)?;
     let mut source = [0; MAX_LEN + 8];
-    for (at, byte) in source.iter_mut().enumerate() {
-        *byte = at as u8 + 1;
+    for (index, byte) in source.iter_mut().enumerate() {
+        *byte = index as u8 + 1;
     }
     for first in 0..8 {
         for second in 0..8 {
@@ -49,12 +49,12 @@ pub(crate) fn bytes_are_copied_at_any_offset() -> Outcome {
                 let count = read(pipe.reader, &mut target[second..second + len]);
                 ensure!(
                     (written, count) == (Ok(len), Ok(len)),
-                    "{written:?}, {count:?}"
+                    "written: {written:?}, read: {count:?}"
                 );
                 let is_copied = &target[second..second + len] == sent;
-                let is_kept = target[..second].iter().chain(&target[second + len..]);
+                let surroundings = target[..second].iter().chain(&target[second + len..]);
                 ensure!(
-                    is_copied && is_kept.into_iter().all(|byte| *byte == 0),
+                    is_copied && surroundings.into_iter().all(|byte| *byte == 0),
                     "{len} bytes from {first} to {second}: {target:?}"
                 );
             }
@@ -114,7 +114,7 @@ pub(crate) fn ring_of_processes_passes_a_token() -> Outcome {
     close(input)
 }
 
-/// The byte arrives. The ring has the published number of coroutines, unless chaos
+/// Checks that the byte arrives. The ring has the published number of coroutines, unless chaos
 /// (`kernel/src/chaos.rs`) disturbs the machine.
 pub(crate) fn ring_of_coroutines_passes_a_byte() -> Outcome {
     let count: &[u8] = if sys::has_chaos() { b"300" } else { b"3600" };

@@ -124,6 +124,7 @@ fn pages_are_freed(before: isize) -> Outcome {
     ))
 }
 
+/// Runs the program `child` with an argument; returns its exit status.
 fn run(argument: &str, files: &[usize], level: u8) -> Result<isize, String> {
     let child = spawn("child", argument.as_bytes(), files, level).map_err(message)?;
     wait(child).map_err(message)

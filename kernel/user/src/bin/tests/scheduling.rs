@@ -30,8 +30,8 @@ pub(crate) fn forged_levels_are_errors() -> Outcome {
 }
 
 /// Starts children that write their number when they run. They are less urgent than this process,
-/// so none runs before all are ready on a single hart; on several harts, more urgent endless loops
-/// keep the children from running.
+/// so none runs before all are ready on a single hart; on several harts, more urgent endless loops,
+/// the hogs, keep the children from running.
 pub(crate) fn more_urgent_process_runs_first() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let mut hogs = Vec::new();
@@ -70,7 +70,7 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
 pub(crate) fn equal_levels_share() -> Outcome {
     let mut pipes = Vec::new();
     let mut children = Vec::new();
-    // On other machines the host determines the shares.
+    // Unless the machine counts instructions, the host determines the shares.
     let task: &[u8] = if is_exact() {
         b"share 200"
     } else {
@@ -119,19 +119,19 @@ pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
     let later = spawn("child", b"exit 0", &[1, 1], 45).map_err(message)?;
     let sooner = spawn("child", b"exit 0", &[1, 1], 35).map_err(message)?;
     wait(sooner).map_err(message)?;
-    let sooner = now() - start;
+    let sooner_ticks = now() - start;
     wait(later).map_err(message)?;
-    let later = now() - start;
+    let later_ticks = now() - start;
     wait(spinning).map_err(message)?;
-    let quarter = os_user::ticks_per_second() / 4;
-    // On other machines the host may stop the harts for as long.
+    let quarter_second = os_user::ticks_per_second() / 4;
+    // Unless the machine counts instructions, the host may stop the harts for longer than that.
     ensure!(
-        sooner < quarter || !is_exact(),
-        "the more urgent child took {sooner} ticks"
+        sooner_ticks < quarter_second || !is_exact(),
+        "the more urgent child took {sooner_ticks} ticks"
     );
     ensure!(
-        !is_single() || later >= quarter,
-        "the less urgent child took {later} ticks"
+        !is_single() || later_ticks >= quarter_second,
+        "the less urgent child took {later_ticks} ticks"
     );
     Ok(())
 }
@@ -152,16 +152,19 @@ pub(crate) fn sleep_is_never_short() -> Outcome {
 /// loop and the switch to the sleeper.
 pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     let hog = spawn("child", b"endless", &[], LATER).map_err(message)?;
-    let mut worst = 0;
+    let mut max_delay = 0;
     for n in 0..20 {
         let deadline = now() + 1_000 + 37 * n;
         sys::sleep_until(deadline as usize).map_err(message)?;
-        worst = worst.max(now() - deadline);
+        max_delay = max_delay.max(now() - deadline);
     }
     sys::kill(hog).map_err(message)?;
     wait(hog).map_err(message)?;
     // With `exact`, a tick is 100 instructions; the quantum is 50,000 ticks.
-    ensure!(!is_exact() || worst <= 100, "up to {worst} ticks late");
+    ensure!(
+        !is_exact() || max_delay <= 100,
+        "up to {max_delay} ticks late"
+    );
     Ok(())
 }
 
@@ -174,14 +177,14 @@ pub(crate) fn long_calls_do_not_keep_the_hart() -> Outcome {
     // limit.
     for (task, limit) in [("map 3000", 10_000), ("print 65536", 2_500)] {
         let child = spawn("child", task.as_bytes(), &[1, 1], 60).map_err(message)?;
-        let mut worst = 0;
+        let mut max_delay = 0;
         for n in 0..300 {
             let deadline = now() + 500 + n % 37;
             sys::sleep_until(deadline as usize).map_err(message)?;
-            worst = worst.max(now() - deadline);
+            max_delay = max_delay.max(now() - deadline);
         }
         ensure!(wait(child) == Ok(0), "{task} has failed");
-        ensure!(worst <= limit, "{task}: up to {worst} ticks late");
+        ensure!(max_delay <= limit, "{task}: up to {max_delay} ticks late");
     }
     Ok(())
 }
