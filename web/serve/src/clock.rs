@@ -1,18 +1,19 @@
-//! Reads the monotonic time since the first call in this process.
+//! The monotonic time since the first reading in this process.
 
 use std::sync::OnceLock;
 use std::time::Instant;
 
-fn began() -> Instant {
-    static BEGAN: OnceLock<Instant> = OnceLock::new();
-    *BEGAN.get_or_init(Instant::now)
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
 }
 
+/// Returns the nanoseconds since the first reading.
 pub(crate) fn nanos() -> u64 {
-    u64::try_from(began().elapsed().as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(start().elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns milliseconds plus one, so that 0 can mean "never".
+/// Returns the milliseconds since the first reading plus one, so that 0 can mean "never".
 pub(crate) fn millis() -> u64 {
     nanos() / 1_000_000 + 1
 }

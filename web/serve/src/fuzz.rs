@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum length of an input, in bytes; longer inputs are cut.
 const MAX_INPUT: usize = 4096;
+/// Largest number of inputs that are kept for mutation.
 const MAX_CORPUS: usize = 4096;
 
 /// Bytes that delimit elements of a syntax.
@@ -32,6 +33,7 @@ impl Random {
     }
 }
 
+/// The name of a target, the seed and the input, which are printed when the target panics.
 struct FailureReport<'a>(&'a str, u64, &'a [u8]);
 
 impl Drop for FailureReport<'_> {
@@ -61,22 +63,22 @@ pub(crate) fn fuzz(
     });
     let mut random = Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut samples: Vec<Vec<u8>> = samples.iter().map(|sample| sample.to_vec()).collect();
-    let (first, begun) = (samples.len(), Instant::now());
+    let (sample_count, started) = (samples.len(), Instant::now());
     let mut seen = HashSet::new();
     let mut count = 0;
-    while count < first
-        || time.map_or(count < first + cases as usize, |time| {
-            begun.elapsed() < time
+    while count < sample_count
+        || time.map_or(count < sample_count + cases as usize, |time| {
+            started.elapsed() < time
         })
     {
         let input = match samples.get(count) {
-            Some(sample) if count < first => sample.clone(),
+            Some(sample) if count < sample_count => sample.clone(),
             _ => mutated(&samples, words, &mut random),
         };
         let report = FailureReport(name, seed, &input);
         let behaviour = target(&input);
         drop(report);
-        if seen.insert(behaviour) && count >= first && samples.len() < MAX_CORPUS {
+        if seen.insert(behaviour) && count >= sample_count && samples.len() < MAX_CORPUS {
             samples.push(input);
         }
         count += 1;
@@ -87,13 +89,13 @@ pub(crate) fn fuzz(
     );
 }
 
-pub(crate) fn hash_of(of: impl Hash) -> u64 {
+pub(crate) fn hash_of(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Returns the end of an error message, which rarely contains parts of the input.
+/// Returns the last letters of an error message in reverse order; they rarely come from the input.
 pub(crate) fn error_kind(error: &str) -> String {
     let letters = error.chars().rev().filter(|c| c.is_ascii_alphabetic());
     letters.take(16).collect()
@@ -109,36 +111,37 @@ fn mutated(samples: &[Vec<u8>], words: &[&str], random: &mut Random) -> Vec<u8> 
 }
 
 fn mutate(bytes: &mut Vec<u8>, samples: &[Vec<u8>], words: &[&str], random: &mut Random) {
-    let at = random.below(bytes.len() + 1);
-    let end = at + random.below(bytes.len() - at + 1).min(16);
+    let start = random.below(bytes.len() + 1);
+    let end = start + random.below(bytes.len() - start + 1).min(16);
     match random.below(10) {
         // A byte changes to another byte, or in one bit.
-        0 if at < bytes.len() => bytes[at] = random.next() as u8,
-        1 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+        0 if start < bytes.len() => bytes[start] = random.next() as u8,
+        1 if start < bytes.len() => bytes[start] ^= 1 << random.below(8),
         // A word is inserted, or replaces a few bytes.
         2 | 3 if !words.is_empty() => {
             let word = words[random.below(words.len())].bytes();
-            let end = if random.below(2) == 0 { at } else { end };
-            bytes.splice(at..end, word);
+            let end = if random.below(2) == 0 { start } else { end };
+            bytes.splice(start..end, word);
         }
-        4 => drop(bytes.drain(at..end)),
+        4 => drop(bytes.drain(start..end)),
         // A part is repeated, once or many times.
         5 => {
-            let part = bytes[at..end].repeat(1 << random.below(8));
-            bytes.splice(at..at, part);
+            let part = bytes[start..end].repeat(1 << random.below(8));
+            bytes.splice(start..start, part);
         }
-        6 => bytes.truncate(at),
+        6 => bytes.truncate(start),
         // The end of another sample follows.
         7 => {
             let other = &samples[random.below(samples.len())];
             let from = random.below(other.len() + 1);
-            bytes.splice(at.., other[from..].iter().copied());
+            bytes.splice(start.., other[from..].iter().copied());
         }
+        // A part of another sample is inserted.
         8 => {
             let other = &samples[random.below(samples.len())];
             let from = random.below(other.len() + 1);
-            bytes.splice(at..at, other[from..].iter().copied().take(64));
+            bytes.splice(start..start, other[from..].iter().copied().take(64));
         }
-        _ => bytes.insert(at, DELIMITERS[random.below(DELIMITERS.len())]),
+        _ => bytes.insert(start, DELIMITERS[random.below(DELIMITERS.len())]),
     }
 }

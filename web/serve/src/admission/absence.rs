@@ -4,7 +4,7 @@
 //! resumes.
 //!
 //! The gates read the clock with each request. If more than [`CHECK_INTERVAL`] has passed since the
-//! last check while requests waited, the process compares this time with its own CPU time. The
+//! last check and requests wait, the process compares this time with its own CPU time. The
 //! difference counts as an absence. A handler that sleeps in a blocking call cannot be
 //! distinguished from an absence. Therefore absences are taken from a budget of at most
 //! [`MAX_ABSENCE`], which counted time refills. Of any time *t* the gates count at least (*t* −
@@ -25,14 +25,16 @@ const MAX_ABSENCE: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Absence {
+    /// Time of the last check, in ns.
     checked_at: AtomicU64,
+    /// Sum of all absences, in ns.
     absent: AtomicU64,
     budget: Mutex<Budget>,
 }
 
 #[derive(Debug)]
 struct Budget {
-    /// CPU time of the process at the last check.
+    /// CPU time of the process at the last check, in ns.
     cpu_time: u64,
     /// Absence that may still be left out, in ns.
     left: u64,
@@ -68,20 +70,20 @@ impl Absence {
     #[cold]
     fn check(&self, now: u64, cpu_time: impl FnOnce() -> u64, is_waiting: impl FnOnce() -> bool) {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = now.saturating_sub(self.checked_at.load(Relaxed));
-        if passed <= CHECK_INTERVAL {
+        let elapsed = now.saturating_sub(self.checked_at.load(Relaxed));
+        if elapsed <= CHECK_INTERVAL {
             // Another thread has checked meanwhile.
             return;
         }
         let cpu_time = cpu_time();
-        let ran = cpu_time.saturating_sub(budget.cpu_time).max(CHECK_INTERVAL);
+        let cpu_time_used = cpu_time.saturating_sub(budget.cpu_time).max(CHECK_INTERVAL);
         budget.cpu_time = cpu_time;
         let absent = if is_waiting() {
-            passed.saturating_sub(ran).min(budget.left)
+            elapsed.saturating_sub(cpu_time_used).min(budget.left)
         } else {
             0
         };
-        budget.left = (budget.left - absent + (passed - absent)).min(MAX_ABSENCE);
+        budget.left = (budget.left - absent + (elapsed - absent)).min(MAX_ABSENCE);
         // A thread that acquires the new `checked_at` also sees this sum.
         self.absent.fetch_add(absent, Relaxed);
         self.checked_at.store(now, Release);

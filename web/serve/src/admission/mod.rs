@@ -1,5 +1,5 @@
 //! Admission control, which refuses requests that would wait too long. Each level (0 is the most
-//! urgent, 63 the least) has a *gate*, which decides this.
+//! urgent, 63 the least) has a *gate*, which admits or refuses the requests of the level.
 //!
 //! A gate knows two facts about its level: the number of requests in progress, and how long
 //! requests wait before they begin. The ready queue of a level is FIFO. The expected wait of the
@@ -16,8 +16,8 @@
 //! Time in which the process has no CPU does not count as waiting, because the clock of the gates
 //! ([`Gates::counted`]) excludes this time.
 //!
-//! Each request costs four relaxed atomic operations on words that only its vCPU writes, a load for
-//! each of the other vCPUs, and two readings of the clock.
+//! Each request costs four relaxed read-modify-write operations and a few stores on words of its
+//! vCPU, a load for each of the other vCPUs, and two readings of the clock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -39,18 +39,20 @@ struct Gate {
     /// Number of requests that were admitted and have not begun.
     waiting: AtomicU32,
     /// Time at which a request last began, or last arrived at a gate without waiting requests.
-    progress: AtomicU64,
+    progress_at: AtomicU64,
+    /// Wait of the request that began last.
     last_wait: AtomicU64,
+    /// Number of requests that were refused.
     refused: AtomicU64,
 }
 
 impl Gate {
-    fn expected(&self, now: u64) -> u64 {
+    fn expected_wait(&self, now: u64) -> u64 {
         if self.waiting.load(Relaxed) == 0 {
             return 0;
         }
-        let stalled = now.saturating_sub(self.progress.load(Relaxed));
-        stalled.max(self.last_wait.load(Relaxed))
+        let since_progress = now.saturating_sub(self.progress_at.load(Relaxed));
+        since_progress.max(self.last_wait.load(Relaxed))
     }
 }
 
@@ -75,8 +77,9 @@ impl Default for VcpuGates {
 pub(crate) struct Ticket {
     vcpu: usize,
     level: Level,
-    since: u64,
-    begun: bool,
+    /// Counted time at which the request was admitted.
+    admitted_at: u64,
+    has_begun: bool,
 }
 
 impl Gates {
@@ -101,24 +104,24 @@ impl Gates {
         &self.gates.get(vcpu).0[usize::from(level.get())]
     }
 
-    fn of_level(&self, level: Level) -> impl Iterator<Item = &Gate> {
+    fn level_gates(&self, level: Level) -> impl Iterator<Item = &Gate> {
         let level = usize::from(level.get());
         self.gates.iter().map(move |gates| &gates.0[level])
     }
 
-    /// Admits a request of a level at the counted time `now`. Returns `None` if `in_flight`
+    /// Admits a request of a level at the counted time `now`. Returns `None` if `max_in_flight`
     /// requests of the level are in progress, or if the expected wait exceeds `max_wait`.
     pub(crate) fn admit(
         &self,
         level: Level,
         now: u64,
         max_wait: Duration,
-        in_flight: u32,
+        max_in_flight: u32,
     ) -> Option<Ticket> {
         let vcpu = self.gates.index();
         let gate = self.gate(vcpu, level);
-        if self.in_flight(level) >= in_flight
-            || u128::from(gate.expected(now)) > max_wait.as_nanos()
+        if self.in_flight(level) >= max_in_flight
+            || u128::from(gate.expected_wait(now)) > max_wait.as_nanos()
         {
             gate.refused.fetch_add(1, Relaxed);
             return None;
@@ -126,32 +129,37 @@ impl Gates {
         gate.in_flight.fetch_add(1, Relaxed);
         if gate.waiting.fetch_add(1, Relaxed) == 0 {
             gate.last_wait.store(0, Relaxed);
-            gate.progress.store(now, Relaxed);
+            gate.progress_at.store(now, Relaxed);
         }
         Some(Ticket {
             vcpu,
             level,
-            since: now,
-            begun: false,
+            admitted_at: now,
+            has_begun: false,
         })
     }
 
     /// Returns the expected wait of the next request of a level, on the vCPU where it is longest.
-    pub(crate) fn expected(&self, level: Level) -> Duration {
+    pub(crate) fn expected_wait(&self, level: Level) -> Duration {
         let now = self.counted(clock::nanos());
-        let longest = self.of_level(level).map(|gate| gate.expected(now)).max();
+        let longest = self
+            .level_gates(level)
+            .map(|gate| gate.expected_wait(now))
+            .max();
         Duration::from_nanos(longest.unwrap_or(0))
     }
 
     pub(crate) fn in_flight(&self, level: Level) -> u32 {
-        let under_way = self
-            .of_level(level)
+        let counts = self
+            .level_gates(level)
             .map(|gate| gate.in_flight.load(Relaxed));
-        under_way.sum()
+        counts.sum()
     }
 
     pub(crate) fn refused(&self, level: Level) -> u64 {
-        let refused = self.of_level(level).map(|gate| gate.refused.load(Relaxed));
+        let refused = self
+            .level_gates(level)
+            .map(|gate| gate.refused.load(Relaxed));
         refused.sum()
     }
 
@@ -160,20 +168,20 @@ impl Gates {
     }
 
     fn begin_at(&self, ticket: &mut Ticket, now: u64) {
-        if !ticket.begun {
-            ticket.begun = true;
+        if !ticket.has_begun {
+            ticket.has_begun = true;
             let gate = self.gate(ticket.vcpu, ticket.level);
             gate.waiting.fetch_sub(1, Relaxed);
             gate.last_wait
-                .store(now.saturating_sub(ticket.since), Relaxed);
-            gate.progress.store(now, Relaxed);
+                .store(now.saturating_sub(ticket.admitted_at), Relaxed);
+            gate.progress_at.store(now, Relaxed);
         }
     }
 
     pub(crate) fn end(&self, ticket: Ticket) {
         let gate = self.gate(ticket.vcpu, ticket.level);
         gate.in_flight.fetch_sub(1, Relaxed);
-        if !ticket.begun {
+        if !ticket.has_begun {
             gate.waiting.fetch_sub(1, Relaxed);
         }
     }

@@ -83,12 +83,12 @@ mod tests {
     #[test]
     fn a_burst_is_followed_by_the_rate() {
         let rates = RateLimiter::default();
-        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let burst = (0..100).filter(|_| rates.take(one, 10, SECOND)).count();
+        let (first, second) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let burst = (0..100).filter(|_| rates.take(first, 10, SECOND)).count();
         assert_eq!(burst, 10);
-        assert!(rates.take(other, 10, SECOND));
+        assert!(rates.take(second, 10, SECOND));
         let next = (0..100)
-            .filter(|_| rates.take(one, 10, SECOND + SECOND / 2))
+            .filter(|_| rates.take(first, 10, SECOND + SECOND / 2))
             .count();
         assert_eq!(next, 5);
         rates.prune(3 * SECOND);

@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer};
 pub struct Address {
     /// The port or the socket.
     pub bind_to: BindTo,
-    /// Serves HTTP without TLS, even if there is a certificate.
+    /// Set for an address with HTTP without TLS, even if there is a certificate.
     pub plain: bool,
 }
 
@@ -86,8 +86,8 @@ fn parse_unix(text: &str) -> Result<BindTo, String> {
         Some((path, mode)) => {
             let number = u32::from_str_radix(mode, 8).ok();
             let number = number.filter(|mode| *mode <= 0o777);
-            let wanted = || format!("mode={mode}: use an octal number up to 777, such as 660");
-            (path, Some(number.ok_or_else(wanted)?))
+            let advice = || format!("mode={mode}: use an octal number up to 777, such as 660");
+            (path, Some(number.ok_or_else(advice)?))
         }
         None => (text, None),
     };
@@ -113,26 +113,26 @@ fn parse_tcp(text: &str) -> Result<BindTo, String> {
     if let Some(Ok(port)) = all.map(str::parse::<u16>) {
         return Ok(BindTo::Port(port));
     }
-    let wanted =
+    let advice =
         "use an address and a port, such as 127.0.0.1:80, a port, or unix:/PATH".to_owned();
     if text.contains("://") {
-        return Err(format!("`{text}` is a URL: {wanted}"));
+        return Err(format!("`{text}` is a URL: {advice}"));
     }
     let name = text.rsplit_once(':').filter(|(name, port)| {
         !name.is_empty() && !name.contains([':', ',']) && port.parse::<u16>().is_ok()
     });
     let Some((name, _)) = name else {
-        return Err(format!("`{text}`: {wanted}"));
+        return Err(format!("`{text}`: {advice}"));
     };
-    let found: Vec<_> = text
+    let addresses: Vec<_> = text
         .to_socket_addrs()
-        .map_err(|error| format!("`{name}` has no address ({error}): {wanted}"))?
+        .map_err(|error| format!("`{name}` has no address ({error}): {advice}"))?
         .collect();
-    let v4 = found.iter().find(|address| address.is_ipv4());
-    let address = v4.or(found.first()).copied();
+    let v4 = addresses.iter().find(|address| address.is_ipv4());
+    let address = v4.or(addresses.first()).copied();
     address
         .map(BindTo::Ip)
-        .ok_or_else(|| format!("`{name}` has no address: {wanted}"))
+        .ok_or_else(|| format!("`{name}` has no address: {advice}"))
 }
 
 impl fmt::Display for Address {

@@ -23,11 +23,11 @@ pub(crate) fn statuses(key: &str) -> Result<RangeInclusive<u16>, String> {
     let digits = key.trim_end_matches('x');
     let is_well_formed = key.len() == 3 && digits.bytes().all(|digit| digit.is_ascii_digit());
     let first = key.replace('x', "0").parse::<u16>().ok();
-    let more = [0, 9, 99].get(key.len() - digits.len());
+    let last_offset = [0, 9, 99].get(key.len() - digits.len());
     first
-        .zip(more)
+        .zip(last_offset)
         .filter(|(first, _)| is_well_formed && (400..600).contains(first))
-        .map(|(first, more)| first..=first + more)
+        .map(|(first, last_offset)| first..=first + last_offset)
         .ok_or_else(|| {
             format!("error-pages: `{key}` is not an error status: use e.g. 404, 50x or 4xx")
         })

@@ -131,7 +131,7 @@ impl Config {
     }
 
     /// Returns the settings marked *start* whose values differ in `other`.
-    pub(crate) fn restart_for(&self, other: &Config) -> Vec<&'static str> {
+    pub(crate) fn changed_start_settings(&self, other: &Config) -> Vec<&'static str> {
         let changed = [
             ("listen", self.listen != other.listen),
             ("receive-level", self.receive_level != other.receive_level),
@@ -205,8 +205,8 @@ impl Config {
 
     /// Returns warnings about settings that are valid but probably not intended.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let of_sites = self.site.iter().flat_map(|site| &site.priority);
-        let rules = self.priority.iter().chain(of_sites);
+        let site_rules = self.site.iter().flat_map(|site| &site.priority);
+        let rules = self.priority.iter().chain(site_rules);
         let mut warnings: Vec<_> = rules.filter_map(Rule::warning).collect();
         if self.tls.is_none()
             && let Some(plain) = self.listen.iter().find(|address| address.plain)
@@ -221,7 +221,7 @@ impl Config {
     /// Returns, for the server and then for each site, the settings that are checked in the same
     /// way.
     fn site_parts(&self) -> impl Iterator<Item = SiteParts<'_>> {
-        let own = (
+        let server_parts = (
             Some(&self.headers),
             Some(&self.files),
             Some(&self.error_pages),
@@ -233,7 +233,7 @@ impl Config {
                 site.error_pages.as_ref(),
             )
         });
-        std::iter::once(own).chain(sites)
+        std::iter::once(server_parts).chain(sites)
     }
 
     /// Returns the table of the hosts. Site 0 serves all hosts that no site names; the configured
@@ -361,16 +361,16 @@ pub struct Files {
     /// File that is sent, with status 200, for every path without a file. It is the page of an
     /// application that routes in the browser. Relative to the root.
     pub fallback: Option<String>,
-    /// List the folders that have no index file.
+    /// Whether folders that have no index file are listed.
     #[serde(deserialize_with = "units::read_switch")]
     pub listing: bool,
-    /// Serve names that begin with a dot.
+    /// Whether names that begin with a dot are served.
     #[serde(deserialize_with = "units::read_switch")]
     pub hidden: bool,
-    /// Serve `name.br` and `name.gz` for `name` to clients that accept them.
+    /// Whether clients that accept `name.br` or `name.gz` receive it for `name`.
     #[serde(deserialize_with = "units::read_switch")]
     pub precompressed: bool,
-    /// Compress texts for clients that accept gzip if there is no precompressed file.
+    /// Whether texts without a precompressed file are compressed for clients that accept gzip.
     #[serde(deserialize_with = "units::read_switch")]
     pub compress: bool,
     /// Minimum size in bytes of the files that are compressed.

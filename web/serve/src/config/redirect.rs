@@ -47,7 +47,10 @@ impl Redirect {
         Some(format!("/{}", location.trim_start_matches('/')))
     }
 
-    /// An error is the reason why clients would not reach the intended URL.
+    /// Checks that the redirect leads clients to the intended URL.
+    ///
+    /// # Errors
+    /// The reason why clients would not reach the URL.
     pub(super) fn check(&self) -> Result<(), String> {
         let Redirect { from, to } = self;
         for (name, text) in [("from", from), ("to", to)] {
@@ -81,8 +84,8 @@ fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
 }
 
-/// Returns the part of a URL after a prefix, which must end at the end of a segment, so the part is
-/// empty, or begins with a slash or a question mark.
+/// Returns the part of a URL after a prefix. The prefix must end at the end of a segment: the part
+/// is empty, or begins with a slash or a question mark.
 fn strip_prefix<'a>(url: &'a str, prefix: &str) -> Option<&'a str> {
     let rest = url.strip_prefix(prefix.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with(['/', '?'])).then_some(rest)

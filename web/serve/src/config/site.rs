@@ -39,7 +39,7 @@ pub(super) fn hosts(sites: &[Site], has_certificate: bool) -> Result<Hosts, Stri
     for (site, number) in sites.iter().zip(1..) {
         if site.hosts.is_empty() {
             return Err(format!(
-                "site {number}: for which hosts? Write e.g. hosts = [\"example.com\"]"
+                "site {number} names no host: write e.g. hosts = [\"example.com\"]"
             ));
         }
         if site.tls.is_some() && !has_certificate {

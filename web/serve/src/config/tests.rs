@@ -5,7 +5,7 @@ use upshift::Level;
 use super::*;
 
 #[test]
-fn a_file_sets_what_it_names() {
+fn a_file_sets_the_settings_that_it_names() {
     let config = Config::parse(
         r#"
         listen = ["127.0.0.1:8443"]
@@ -114,7 +114,7 @@ fn mistakes_are_named() {
         ("[limits]\nstreams = 0", "use 1 or more"),
         ("[admission]\nin-flight = 0", "use 1 or more"),
         ("[error-pages]\n200 = \"a\"", "not an error status"),
-        ("[[site]]", "for which hosts"),
+        ("[[site]]", "site 1 names no host"),
         ("[[site]]\nhosts = [\"a.test:80\"]", "without the port"),
         (
             "[[site]]\nhosts = [\"a\"]\n[[site]]\nhosts = [\"A\"]",

@@ -122,7 +122,7 @@ fn count<T: TryFrom<i64>>(number: i64) -> Result<T, String> {
     T::try_from(number).map_err(|_| format!("{number}: the number is {reason}"))
 }
 
-fn up_to(most: u8, range: &str, number: i64) -> Result<u8, String> {
-    let value = u8::try_from(number).ok().filter(|value| *value <= most);
+fn up_to(max: u8, range: &str, number: i64) -> Result<u8, String> {
+    let value = u8::try_from(number).ok().filter(|value| *value <= max);
     value.ok_or_else(|| format!("{number}: {range}"))
 }

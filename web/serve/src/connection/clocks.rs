@@ -61,6 +61,7 @@ pub(crate) struct Clocks {
     clock: Arc<AtomicU64>,
     http2: AtomicBool,
     had_request: AtomicBool,
+    /// Number of requests and tunnels in progress.
     active: AtomicU32,
     phase: AtomicU64,
     bodies: Bodies,
@@ -73,7 +74,7 @@ pub(crate) struct Clocks {
     /// Time at which such a body began to wait or resumed.
     offer_progress_at: AtomicU64,
     last_unsent: AtomicUsize,
-    /// Set if the current HTTP/1 request is answered even if its client has closed its sending
+    /// Set if the current HTTP/1 request is answered even if the client has closed its sending
     /// half.
     answers_after_eof: AtomicBool,
     has_unread_body: AtomicBool,
@@ -84,9 +85,11 @@ pub(crate) struct Clocks {
 #[derive(Debug, Default)]
 struct Bodies {
     open: AtomicU32,
+    /// Time at which the current wait began.
     since: AtomicU64,
     /// Sum of the earlier waits, in ms; excludes the time that handlers take between two parts.
     waited: AtomicU64,
+    /// Number of bytes that have arrived.
     bytes: AtomicU64,
 }
 
@@ -129,7 +132,7 @@ impl Clocks {
         self.http2.load(Relaxed)
     }
 
-    /// Returns whether a request is in progress that is answered even if its client has closed its
+    /// Returns whether a request is in progress that is answered even if the client has closed its
     /// sending half.
     pub(super) fn answers_after_eof(&self) -> bool {
         self.answers_after_eof.load(Relaxed) && !self.awaits_head()
@@ -150,11 +153,13 @@ impl Clocks {
     }
 
     /// Returns whether the connection can be closed without losing a request that may be on its
-    /// way. An HTTP/1 connection can be closed if its client has made a request and has then sent
-    /// nothing for `time`.
-    pub(super) fn can_close(&self, time: Duration) -> bool {
+    /// way. An HTTP/2 connection can be closed if its client has made a request. On an HTTP/1
+    /// connection, the client must then also have sent nothing for `min_idle`.
+    pub(super) fn can_close(&self, min_idle: Duration) -> bool {
         let is_idle = match self.phase() {
-            Phase::Idle(since) => u128::from(self.now().saturating_sub(since)) >= time.as_millis(),
+            Phase::Idle(since) => {
+                u128::from(self.now().saturating_sub(since)) >= min_idle.as_millis()
+            }
             _ => false,
         };
         self.had_request.load(Relaxed) && (self.is_http2() || is_idle)
@@ -167,7 +172,7 @@ impl Clocks {
     }
 
     /// Notes that a request begins. `answers_after_eof` is set for an HTTP/1 request that is
-    /// answered even if its client has closed the sending half. This applies to files. A service
+    /// answered even if the client has closed its sending half. This applies to files. A service
     /// does not continue for such a client, which has most likely gone.
     pub(crate) fn begin_request(&self, answers_after_eof: bool) {
         self.had_request.store(true, Relaxed);
@@ -239,7 +244,7 @@ impl Clocks {
         self.offer_progress_at.store(self.now(), Relaxed);
     }
 
-    /// Returns `true` if the bytes belong to a head of HTTP/1.
+    /// Notes that bytes have arrived. Returns `true` if they belong to a head of HTTP/1.
     #[inline]
     pub(super) fn note_read(&self) -> bool {
         match self.phase() {
@@ -274,16 +279,17 @@ impl Clocks {
     /// write waits until a third of the socket's buffer is free.
     pub(super) fn note_progress(&self, unsent: usize, now: u64) {
         let client_takes = self.last_unsent.swap(unsent, Relaxed) != unsent;
-        let writes = self.write_since.load(Relaxed);
+        let write_since = self.write_since.load(Relaxed);
         // With an empty queue the write waits only for this process.
-        if writes != 0 && (client_takes || unsent == 0) {
-            renew(&self.write_since, writes, now);
+        if write_since != 0 && (client_takes || unsent == 0) {
+            renew(&self.write_since, write_since, now);
         }
         if client_takes && self.offered.load(Relaxed) != 0 {
             self.offer_progress_at.store(now, Relaxed);
         }
     }
 
+    /// Returns the name of a time-out that has expired by the time `now`.
     pub(crate) fn overdue(&self, now: u64, limits: &Limits) -> Option<&'static str> {
         let exceeds = |since: u64, limit: Duration| {
             since != 0
@@ -313,8 +319,8 @@ impl Clocks {
         // After a total wait of `body_timeout`, the body has to arrive at the minimum rate.
         if since != 0 && !limits.body_timeout.is_zero() {
             let waited = self.bodies.waited.load(Relaxed) + now.saturating_sub(since);
-            let beyond_pause = u128::from(waited).saturating_sub(limits.body_timeout.as_millis());
-            if u128::from(self.bodies.bytes.load(Relaxed)) < beyond_pause * MIN_BODY_RATE / 1000 {
+            let beyond_timeout = u128::from(waited).saturating_sub(limits.body_timeout.as_millis());
+            if u128::from(self.bodies.bytes.load(Relaxed)) < beyond_timeout * MIN_BODY_RATE / 1000 {
                 return Some("body");
             }
         }
@@ -325,8 +331,8 @@ impl Clocks {
 /// Restarts a clock that has run since `since`. Returns false if it has been stopped or restarted
 /// meanwhile.
 fn renew(clock: &AtomicU64, since: u64, now: u64) -> bool {
-    let renewed = clock.compare_exchange(since, now, Relaxed, Relaxed);
-    renewed.is_ok()
+    let result = clock.compare_exchange(since, now, Relaxed, Relaxed);
+    result.is_ok()
 }
 
 #[cfg(test)]

@@ -55,10 +55,12 @@ pub(crate) struct FrameScanner {
     payload_left: usize,
     /// Payload of a frame that is read: the beginning of an update, or the current setting.
     payload: Vec<u8>,
+    /// New stream whose header block has begun.
     opening: Option<u32>,
     highest_stream: u32,
     /// Set once the client has used `PRIORITY_UPDATE` or announced it.
     tracks_streams: bool,
+    /// Number of streams that the client has opened.
     opened: u64,
     resets: u64,
 }
@@ -82,23 +84,23 @@ impl FrameScanner {
     /// Scans the next bytes and returns the number of bytes to pass on: all bytes, or the bytes
     /// before the position at which reading must stop.
     pub(crate) fn scan(&mut self, data: &[u8], mut on_event: impl FnMut(FrameEvent<'_>)) -> usize {
-        let mut at = self.preface_left.min(data.len());
-        self.preface_left -= at;
-        while at < data.len() {
+        let mut position = self.preface_left.min(data.len());
+        self.preface_left -= position;
+        while position < data.len() {
             if self.head_len < HEAD_BYTES {
-                let count = (HEAD_BYTES - self.head_len).min(data.len() - at);
-                self.head[self.head_len..][..count].copy_from_slice(&data[at..][..count]);
+                let count = (HEAD_BYTES - self.head_len).min(data.len() - position);
+                self.head[self.head_len..][..count].copy_from_slice(&data[position..][..count]);
                 self.head_len += count;
-                at += count;
+                position += count;
                 if self.head_len < HEAD_BYTES {
                     break;
                 }
                 self.on_head();
             } else {
-                let count = self.payload_left.min(data.len() - at);
-                self.save_payload(&data[at..][..count]);
+                let count = self.payload_left.min(data.len() - position);
+                self.save_payload(&data[position..][..count]);
                 self.payload_left -= count;
-                at += count;
+                position += count;
             }
             if self.payload_left == 0 {
                 self.head_len = 0;
@@ -107,7 +109,7 @@ impl FrameScanner {
                 }
             }
         }
-        at
+        position
     }
 
     fn kind(&self) -> u8 {
@@ -169,7 +171,7 @@ impl FrameScanner {
             }
             RST_STREAM => {
                 self.resets += 1;
-                // hyper counts only requests that it has not handed out.
+                // hyper itself counts only the cancelled requests that it has not handed out.
                 if self.tracks_streams && 2 * self.resets > self.opened + MAX_EXCESS_RESETS {
                     on_event(FrameEvent::Flood);
                 }

@@ -16,7 +16,7 @@ pub(crate) const UNKNOWN_CODING: &str = "the only transfer coding known here is 
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 
 /// Returns whether a head that begins with these bytes ends its list of transfer codings with a
-/// coding other than `chunked`. A request without a body costs one comparison.
+/// coding other than `chunked`. The fields of GET and HEAD requests are not searched.
 pub(super) fn has_unknown_coding(head: &[u8]) -> bool {
     if head.starts_with(b"GET ") || head.starts_with(b"HEAD ") {
         return false;

@@ -50,7 +50,7 @@ struct Http1Reader {
     /// Last response, if it is not one of hyper's. hyper then reads nothing more.
     refusal: Option<Bytes>,
     eof: bool,
-    /// Set while the end is hidden from hyper, which would otherwise not send the remaining
+    /// Set while the end of file is hidden from hyper, which would otherwise not send the remaining
     /// responses.
     eof_hidden: bool,
 }
@@ -105,7 +105,8 @@ impl Http2Reader {
         buf: &mut ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let streams = &conn.streams;
-        // hyper reads again, so it has handed out the request.
+        // The first read after the head of a request returns `Pending`, so that hyper hands out the
+        // request. `Conn::after_poll` then has the connection polled again.
         let stopped = mem::take(&mut self.stopped);
         streams.set_stopped(stopped);
         if stopped {
@@ -121,19 +122,19 @@ impl Http2Reader {
         ready!(io.poll_next_read(cx));
         let data = ready!(io.poll_fill(cx))?;
         let data = &data[..data.len().min(buf.remaining()).min(PIECE)];
-        let mut flood = false;
+        let mut is_flood = false;
         let count = self.frames.scan(data, |event| match event {
             FrameEvent::Opened(number) => {
                 streams.note_opened(number);
                 self.stopped = true;
             }
             FrameEvent::Update(number, field) => apply_update(conn, number, field),
-            FrameEvent::Flood => flood = true,
+            FrameEvent::Flood => is_flood = true,
             FrameEvent::Invalid(frame) => self.error_frame = frame,
         });
-        if flood {
-            let why = "too many cancelled requests";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        if is_flood {
+            let reason = "too many cancelled requests";
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, reason)));
         }
         buf.put_slice(&data[..count]);
         io.consume(count);
@@ -248,8 +249,8 @@ impl<I: Transport> ObservedIo<I> {
                 self.file_bytes.advance(count);
                 break count;
             }
-            if let Some((fd, at)) = file.send_file_source() {
-                match ready!(self.io.poll_send_file(cx, fd, at, max))? {
+            if let Some((fd, offset)) = file.send_file_source() {
+                match ready!(self.io.poll_send_file(cx, fd, offset, max))? {
                     Some(0) => return cut_short(),
                     Some(count) => {
                         file.advance(count);
@@ -271,10 +272,10 @@ impl<I: Transport> ObservedIo<I> {
         Poll::Ready(Ok(count))
     }
 
-    /// Reads and discards after the last byte was sent, until the client closes or takes nothing
-    /// for [`REQUEST_GRACE`]. Bytes that arrive for a closed socket, such as a WINDOW_UPDATE or the
-    /// rest of a body, make the kernel send a reset, which discards all bytes that the client has
-    /// not received.
+    /// Reads and discards bytes after the last byte was sent, until the client closes or takes
+    /// nothing for [`REQUEST_GRACE`]. Bytes that arrive for a closed socket, such as a
+    /// WINDOW_UPDATE or the rest of a body, make the kernel send a reset, which discards all bytes
+    /// that the client has not received.
     fn poll_lingering_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self
             .linger
@@ -326,7 +327,7 @@ impl<I: Transport> Write for ObservedIo<I> {
         let result = match file {
             None => Pin::new(&mut this.io).poll_write_vectored(cx, pieces),
             Some(0) => this.poll_file(cx, pieces[0].len()),
-            Some(at) => this.io.poll_send_before(cx, &pieces[..at]),
+            Some(index) => this.io.poll_send_before(cx, &pieces[..index]),
         };
         // A wait for the file's device is not a wait for the client.
         this.conn
@@ -362,21 +363,21 @@ impl<I: Transport> Write for ObservedIo<I> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.linger.is_none() {
-            let mut sent = Poll::Ready(Ok(()));
+            let mut result = Poll::Ready(Ok(()));
             if let Protocol::Http1(http1) = &mut this.protocol {
-                sent = http1.poll_refusal(&mut this.io, cx);
+                result = http1.poll_refusal(&mut this.io, cx);
             }
-            if let Poll::Ready(Ok(())) = sent {
-                sent = Pin::new(&mut this.io).poll_shutdown(cx);
+            if let Poll::Ready(Ok(())) = result {
+                result = Pin::new(&mut this.io).poll_shutdown(cx);
             }
-            this.conn.clocks.note_write(sent.is_pending());
-            ready!(sent)?;
+            this.conn.clocks.note_write(result.is_pending());
+            ready!(result)?;
         }
-        let waits = match &this.protocol {
+        let must_linger = match &this.protocol {
             Protocol::Http1(http1) => !http1.eof && this.conn.clocks.may_be_sending(),
             Protocol::Http2(_) => this.conn.shared.is_draining(),
         };
-        if waits {
+        if must_linger {
             ready!(this.poll_lingering_close(cx));
         }
         Poll::Ready(Ok(()))

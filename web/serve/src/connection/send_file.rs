@@ -50,6 +50,8 @@ impl SendFileQueue {
 
 impl fmt::Debug for SendFileQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Direct").field(&self.files().len()).finish()
+        f.debug_tuple("SendFileQueue")
+            .field(&self.files().len())
+            .finish()
     }
 }

@@ -30,20 +30,21 @@ pub(crate) struct SendOrder {
 struct State {
     /// Number of bytes that were handed out and may not have been sent.
     unsent: usize,
-    next: u64,
-    waiting: Vec<Waiting>,
+    /// Position that was assigned last.
+    last_position: u64,
+    waiting: Vec<WaitingStream>,
     /// Stream that was woken to resume and has not asked for its turn yet.
     woken: Option<(Arc<Entry>, u64)>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingStream {
     entry: Arc<Entry>,
     position: u64,
     waker: Waker,
 }
 
-impl Waiting {
+impl WaitingStream {
     fn order(&self) -> (Level, u64) {
         (self.entry.level(), self.position)
     }
@@ -51,7 +52,7 @@ impl Waiting {
 
 impl State {
     fn first(&self) -> Option<usize> {
-        (0..self.waiting.len()).min_by_key(|at| self.waiting[*at].order())
+        (0..self.waiting.len()).min_by_key(|index| self.waiting[*index].order())
     }
 
     fn select_next(&mut self) -> Option<Waker> {
@@ -93,8 +94,8 @@ impl SendOrder {
 
     pub(crate) fn next_position(&self) -> u64 {
         let mut state = self.state();
-        state.next += 1;
-        state.next
+        state.last_position += 1;
+        state.last_position
     }
 
     /// Waits until the request at `position` may hand out a piece.
@@ -113,8 +114,8 @@ impl SendOrder {
             return Poll::Ready(());
         }
         let waker = cx.waker();
-        let listed = state.waiting.iter_mut();
-        match listed
+        let waiting = state.waiting.iter_mut();
+        match waiting
             .into_iter()
             .find(|waiting| Arc::ptr_eq(&waiting.entry, entry))
         {
@@ -122,10 +123,10 @@ impl SendOrder {
             None => {
                 if entry.is_incremental() {
                     // Incremental streams take turns.
-                    state.next += 1;
-                    *position = state.next;
+                    state.last_position += 1;
+                    *position = state.last_position;
                 }
-                state.waiting.push(Waiting {
+                state.waiting.push(WaitingStream {
                     entry: entry.clone(),
                     position: *position,
                     waker: waker.clone(),
@@ -145,7 +146,7 @@ impl SendOrder {
             state.woken = Some((entry.clone(), position));
         } else {
             let (entry, waker) = (entry.clone(), cx.waker().clone());
-            state.waiting.push(Waiting {
+            state.waiting.push(WaitingStream {
                 entry,
                 position,
                 waker,
@@ -158,9 +159,9 @@ impl SendOrder {
     pub(crate) fn note_handed_out(&self, bytes: usize) -> bool {
         let mut state = self.state();
         state.unsent += bytes;
-        let wait = state.unsent >= MAX_UNSENT && !state.waiting.is_empty();
+        let must_wait = state.unsent >= MAX_UNSENT && !state.waiting.is_empty();
         wake_next(state);
-        wait
+        must_wait
     }
 
     pub(crate) fn note_write(&self, bytes: usize) {
@@ -168,11 +169,11 @@ impl SendOrder {
         state.unsent = state.unsent.saturating_sub(bytes);
     }
 
-    /// Selects the next stream after a poll of the connection. `all` is set if the connection has
-    /// sent all bytes that flow control allows.
-    pub(crate) fn after_poll(&self, all: bool) {
+    /// Selects the next stream after a poll of the connection. `has_sent_all` is set if the
+    /// connection has sent all bytes that flow control allows.
+    pub(crate) fn after_poll(&self, has_sent_all: bool) {
         let mut state = self.state();
-        if all {
+        if has_sent_all {
             state.unsent = 0;
         }
         wake_next(state);

@@ -118,9 +118,9 @@ impl Conn {
         let connection = connection.with_upgrades();
         let served =
             self.with_graceful_shutdown(connection, |connection| connection.graceful_shutdown());
-        let end = allowance.charge(served).await;
+        let result = allowance.charge(served).await;
         self.remove_from_table();
-        end
+        result
     }
 
     /// Returns the output of `connection`, which is shut down gracefully, once, when it must close.
@@ -133,9 +133,9 @@ impl Conn {
         let mut shutdown_requested = false;
         poll_fn(|cx| {
             loop {
-                let polled = connection.as_mut().poll(cx);
-                if polled.is_ready() {
-                    return polled;
+                let output = connection.as_mut().poll(cx);
+                if output.is_ready() {
+                    return output;
                 }
                 if self.after_poll() {
                     ready!(upshift::task::poll_piece(cx));

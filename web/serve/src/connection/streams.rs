@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::request::priority::Urgency;
 
-/// Number of updates saved for streams that are not open yet.
+/// Largest number of updates that are saved for streams that are not open yet.
 const MAX_EARLY_UPDATES: usize = 32;
 /// Largest number of updates that a client may send without new requests.
 const UPDATE_BURST: u32 = 256;
@@ -63,22 +63,22 @@ impl Streams {
         let Some(number) = state.opened.take() else {
             return (None, None);
         };
-        let early = state
+        let early_update = state
             .early_updates
             .iter()
             .position(|(stream, _)| *stream == number);
-        let early = early.map(|at| state.early_updates.swap_remove(at).1);
+        let early_update = early_update.map(|index| state.early_updates.swap_remove(index).1);
         // Streams with lower numbers that were never opened can no longer be opened.
         state.early_updates.retain(|(stream, _)| *stream > number);
-        (Some(number), early)
+        (Some(number), early_update)
     }
 
     /// Returns `false` if the client has sent too many updates.
     pub(crate) fn count_update(&self) -> bool {
         let mut state = self.state();
-        let left = state.updates_left.checked_sub(1);
-        state.updates_left = left.unwrap_or(0);
-        left.is_some()
+        let updates_left = state.updates_left.checked_sub(1);
+        state.updates_left = updates_left.unwrap_or(0);
+        updates_left.is_some()
     }
 
     /// Saves an update until the request of its stream arrives; it replaces an earlier update.

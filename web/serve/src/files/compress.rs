@@ -25,6 +25,7 @@ const LEVEL: u32 = 4;
 const PIECE: usize = 16 * 1024;
 /// Number of concurrent compressions; further files are sent uncompressed.
 const MAX_CONCURRENT: usize = 256;
+/// Number of idle compressors that a thread keeps.
 const MAX_POOLED: usize = 4;
 
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
@@ -128,17 +129,17 @@ impl CompressedBody {
             return Ok(());
         };
         let slice = &self.rest[..self.rest.len().min(SLICE)];
-        let before = compress.total_in();
+        let total_in = compress.total_in();
         let flush = if self.state == State::Finishing {
             FlushCompress::Finish
-        } else if (before + slice.len() as u64).is_multiple_of(BLOCK) {
+        } else if (total_in + slice.len() as u64).is_multiple_of(BLOCK) {
             FlushCompress::Sync
         } else {
             FlushCompress::None
         };
         let status = compress.compress_vec(slice, &mut self.out, flush);
         let status = status.map_err(io::Error::other)?;
-        self.rest.advance((compress.total_in() - before) as usize);
+        self.rest.advance((compress.total_in() - total_in) as usize);
         if status == Status::StreamEnd {
             self.state = State::Done;
         }

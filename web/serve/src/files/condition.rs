@@ -14,9 +14,9 @@ pub(super) struct Validators {
     pub(super) etag: String,
     /// Set if the bytes may differ from one response to the next.
     pub(super) weak: bool,
-    /// Modification time in whole seconds. `None` for a meaningless time, which is a time in the
-    /// future, which `Last-Modified` must not contain (RFC 9110, section 8.8.2.1), or a time not
-    /// after the beginning of 1970, which reproducible builds set for all files.
+    /// Modification time in whole seconds. `None` for a time in the future, which `Last-Modified`
+    /// must not contain (RFC 9110, section 8.8.2.1), and for a time not after the beginning of
+    /// 1970, which reproducible builds set for all files.
     pub(super) modified: Option<SystemTime>,
 }
 
@@ -30,8 +30,9 @@ impl Validators {
         now: SystemTime,
     ) -> Validators {
         let (seconds, nanos) = modified;
-        let since = u64::try_from(seconds).ok().filter(|since| *since > 0);
-        let time = since.and_then(|since| UNIX_EPOCH.checked_add(Duration::from_secs(since)));
+        let positive = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+        let time =
+            positive.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
         Validators {
             etag: etag([seconds.cast_unsigned(), nanos, size], variant),
             weak: false,
@@ -44,11 +45,11 @@ impl Validators {
 /// because every response has an ETag and `format!` is slow.
 fn etag(numbers: [u64; 3], variant: &str) -> String {
     let mut tag = String::with_capacity(64);
-    for (number, before) in numbers.into_iter().zip(['"', '.', '-']) {
-        tag.push(before);
+    for (number, separator) in numbers.into_iter().zip(['"', '.', '-']) {
+        tag.push(separator);
         let digits = (u64::BITS - (number | 1).leading_zeros()).div_ceil(4);
-        for at in (0..digits).rev() {
-            let digit = (number >> (4 * at)) as usize & 0xf;
+        for position in (0..digits).rev() {
+            let digit = (number >> (4 * position)) as usize & 0xf;
             tag.push(char::from(b"0123456789abcdef"[digit]));
         }
     }
@@ -117,7 +118,7 @@ pub(super) fn evaluate(headers: &HeaderMap, file: &Validators, size: u64, ranges
     }
 }
 
-/// `weak` selects the weak comparison.
+/// Returns whether the field `name` lists the tag of the file. `weak` selects the weak comparison.
 fn contains_tag(headers: &HeaderMap, name: HeaderName, file: &Validators, weak: bool) -> bool {
     headers
         .get_all(name)

@@ -27,6 +27,7 @@ const MIN_SEND_FILE: u64 = 32 * 1024;
 /// Maximum size in bytes of content that is cached as a copy instead of in a buffer of [`PIECE`]
 /// bytes.
 const MAX_COPIED: usize = 4 * 1024;
+/// Number of idle buffers that a thread keeps.
 const MAX_POOLED: usize = 16;
 
 thread_local! {
@@ -67,13 +68,13 @@ impl Drop for Buffer {
     }
 }
 
-/// Reads at most `max` bytes of a file, beginning at the offset `at`, if they are in the page
+/// Reads at most `max` bytes of a file, beginning at `offset`, if they are in the page
 /// cache. Returns `None` if the read would have to wait.
-fn read_cached(file: &File, at: u64, max: u64) -> io::Result<Option<Bytes>> {
+fn read_cached(file: &File, offset: u64, max: u64) -> io::Result<Option<Bytes>> {
     let mut buffer = Buffer::take();
     let max = usize::try_from(max).map_or(PIECE, |max| max.min(PIECE));
     let slices = &mut [IoSliceMut::new(&mut buffer.bytes[..max])];
-    match preadv2(file, slices, at, ReadWriteFlags::NOWAIT) {
+    match preadv2(file, slices, offset, ReadWriteFlags::NOWAIT) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(count) => {
             buffer.length = count;
@@ -86,9 +87,9 @@ fn read_cached(file: &File, at: u64, max: u64) -> io::Result<Option<Bytes>> {
 }
 
 /// Reads like [`read_cached`], but over the ring.
-async fn read_ring(file: upshift::fs::File, at: u64, max: u64) -> io::Result<Bytes> {
+async fn read_ring(file: upshift::fs::File, offset: u64, max: u64) -> io::Result<Bytes> {
     let max = usize::try_from(max).map_or(PIECE, |max| max.min(PIECE));
-    let (result, mut buffer) = file.read_at(Vec::with_capacity(max), at).await;
+    let (result, mut buffer) = file.read_at(Vec::with_capacity(max), offset).await;
     match result? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         count => {
@@ -145,7 +146,7 @@ impl FileBody {
         }
     }
 
-    /// Tells whether the body is large enough to be sent without a copy.
+    /// Returns whether the body is large enough to be sent without a copy.
     pub(crate) fn is_large(&self) -> bool {
         self.left() >= MIN_SEND_FILE
     }
@@ -193,9 +194,9 @@ impl FileBody {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        let (at, left) = (self.range.start, self.left());
+        let (offset, left) = (self.range.start, self.left());
         if let Source::Plain(file) | Source::Copied(file) = &self.file {
-            if let Some(bytes) = read_cached(file, at, left)? {
+            if let Some(bytes) = read_cached(file, offset, left)? {
                 return Poll::Ready(Ok(bytes));
             }
             let file = upshift::fs::File::from_std(file.try_clone()?);
@@ -205,7 +206,7 @@ impl FileBody {
             unreachable!("other sources were replaced above")
         };
         let file = &*file;
-        let result = reading.get_or_insert_with(|| Box::pin(read_ring(file.clone(), at, left)));
+        let result = reading.get_or_insert_with(|| Box::pin(read_ring(file.clone(), offset, left)));
         let result = ready!(result.as_mut().poll(cx));
         *reading = None;
         Poll::Ready(result)

@@ -22,6 +22,7 @@ pub(crate) fn content_type(name: &str) -> Cow<'static, str> {
     })
 }
 
+/// Returns a media type as the value of a header field.
 pub(crate) fn field(kind: Cow<'static, str>) -> HeaderValue {
     match kind {
         Cow::Borrowed(kind) => HeaderValue::from_static(kind),
@@ -42,9 +43,12 @@ pub(super) fn may_be_precompressed(kind: &str) -> bool {
     is_text(kind) || kind == "application/octet-stream"
 }
 
-/// Returns the supported codings that the client accepts, ordered by its weights. Of codings with
-/// equal weights, the one with the smallest results comes first (RFC 9110, section 12.5.3).
-pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static str)> {
+/// Returns the names and file suffixes of the supported codings that the client accepts, ordered by
+/// the client's weights (RFC 9110, section 12.5.3). At equal weights br comes first, because its
+/// results are smaller.
+pub(super) fn accepted_codings(
+    headers: &HeaderMap,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
     let weight = |coding: &str| {
         headers
             .get_all(ACCEPT_ENCODING)
@@ -53,23 +57,24 @@ pub(super) fn accepted(headers: &HeaderMap) -> impl Iterator<Item = (&'static st
             .flat_map(|value| value.split(','))
             .find_map(|item| {
                 let mut parts = item.split(';').map(str::trim);
-                let named = parts.next()?.eq_ignore_ascii_case(coding);
+                let is_coding = parts.next()?.eq_ignore_ascii_case(coding);
                 let weight = parts
                     .filter_map(|part| part.split_once('='))
                     .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))
                     .map_or(1000, |(_, q)| thousandths(q.trim()).unwrap_or(0));
-                named.then_some(weight)
+                is_coding.then_some(weight)
             })
     };
-    let any = weight("*").unwrap_or(0);
-    let plain = weight("identity").unwrap_or(0);
-    let mut both = [("br", ".br"), ("gzip", ".gz")].map(|(coding, suffix)| {
-        let weight = weight(coding).unwrap_or(any);
+    let any_weight = weight("*").unwrap_or(0);
+    let identity_weight = weight("identity").unwrap_or(0);
+    let mut codings = [("br", ".br"), ("gzip", ".gz")].map(|(coding, suffix)| {
+        let weight = weight(coding).unwrap_or(any_weight);
         (weight, coding, suffix)
     });
-    both.sort_by_key(|(weight, ..)| std::cmp::Reverse(*weight));
-    both.into_iter()
-        .filter(move |(weight, _, _)| *weight > 0 && *weight >= plain)
+    codings.sort_by_key(|(weight, ..)| std::cmp::Reverse(*weight));
+    codings
+        .into_iter()
+        .filter(move |(weight, _, _)| *weight > 0 && *weight >= identity_weight)
         .map(|(_, coding, suffix)| (coding, suffix))
 }
 
@@ -114,10 +119,10 @@ mod tests {
 
     #[test]
     fn codings_are_ordered_by_the_weights_of_the_client() {
-        let of = |value: &str| {
+        let codings_for = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT_ENCODING, value.parse().unwrap());
-            accepted(&headers)
+            accepted_codings(&headers)
                 .map(|(coding, _)| coding)
                 .collect::<Vec<_>>()
         };
@@ -144,7 +149,7 @@ mod tests {
             ("identity", &[]),
             ("", &[]),
         ] {
-            assert_eq!(of(value), codings, "{value}");
+            assert_eq!(codings_for(value), codings, "{value}");
         }
     }
 }

@@ -21,7 +21,7 @@ const NAME_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC
 
 struct Entry {
     name: String,
-    folder: bool,
+    is_folder: bool,
     size: u64,
 }
 
@@ -30,7 +30,7 @@ struct Entry {
 /// are not served.
 pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> io::Result<String> {
     let mut entries = Vec::new();
-    let mut more = false;
+    let mut is_truncated = false;
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
         let Ok(name) = entry.file_name().to_str() else {
@@ -40,7 +40,7 @@ pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> 
             continue;
         }
         if entries.len() == MAX_NAMES {
-            more = true;
+            is_truncated = true;
             break;
         }
         let Ok((kind, size)) = root.stat(&format!("{relative}/{name}")) else {
@@ -49,21 +49,25 @@ pub(super) fn page(root: &Root, folder: &File, relative: &str, hidden: bool) -> 
         if matches!(kind, FileType::RegularFile | FileType::Directory) {
             entries.push(Entry {
                 name: name.to_owned(),
-                folder: kind.is_dir(),
+                is_folder: kind.is_dir(),
                 size,
             });
         }
     }
-    entries.sort_by(|a, b| b.folder.cmp(&a.folder).then_with(|| a.name.cmp(&b.name)));
+    entries.sort_by(|a, b| {
+        b.is_folder
+            .cmp(&a.is_folder)
+            .then_with(|| a.name.cmp(&b.name))
+    });
     let title = if relative == "." {
         "/".to_owned()
     } else {
         format!("/{relative}/")
     };
-    Ok(render(&title, &entries, more))
+    Ok(render(&title, &entries, is_truncated))
 }
 
-fn render(title: &str, entries: &[Entry], more: bool) -> String {
+fn render(title: &str, entries: &[Entry], is_truncated: bool) -> String {
     let title = escape(title);
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -77,9 +81,9 @@ fn render(title: &str, entries: &[Entry], more: bool) -> String {
         page.push_str("<tr><td><a href=\"../\">..</a></td><td></td></tr>\n");
     }
     for entry in entries {
-        let slash = if entry.folder { "/" } else { "" };
+        let slash = if entry.is_folder { "/" } else { "" };
         let link = utf8_percent_encode(&entry.name, NAME_ESCAPES);
-        let size = if entry.folder {
+        let size = if entry.is_folder {
             String::new()
         } else {
             format_size(entry.size)
@@ -93,7 +97,7 @@ fn render(title: &str, entries: &[Entry], more: bool) -> String {
         );
     }
     page.push_str("</table>\n");
-    if more {
+    if is_truncated {
         let _ = writeln!(page, "<p>Only {MAX_NAMES} names are listed.</p>");
     }
     page.push_str("</body></html>\n");
@@ -123,7 +127,7 @@ mod tests {
     fn names_are_escaped_as_text_and_as_links() {
         let entry = |name: &str| Entry {
             name: name.into(),
-            folder: false,
+            is_folder: false,
             size: 2048,
         };
         let page = render(

@@ -25,6 +25,7 @@ use super::fields::Fields;
 use super::recent::RecentFiles;
 use crate::clock;
 
+/// Time after which the path of a root is resolved again.
 const MAX_FOLDER_AGE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -44,12 +45,12 @@ impl Folder {
     fn open(path: &Path, resolve: ResolveFlags) -> Result<Folder, Errno> {
         let resolved_at = clock::nanos();
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = if resolve.is_empty() {
+        let result = if resolve.is_empty() {
             open(path, flags, Mode::empty())
         } else {
             openat2(CWD, path, flags, Mode::empty(), resolve)
         };
-        let fd = Arc::new(opened?);
+        let fd = Arc::new(result?);
         Ok(Folder { fd, resolved_at })
     }
 
@@ -129,14 +130,14 @@ impl Root {
                 return Ok(folder.fd.clone());
             }
         }
-        let opened = Folder::open(&self.path, resolve)?;
-        let fd = opened.fd.clone();
+        let new_folder = Folder::open(&self.path, resolve)?;
+        let fd = new_folder.fd.clone();
         let mut folder = self.folder.write().unwrap_or_else(PoisonError::into_inner);
         // Another request may have resolved the path later.
-        if folder.resolved_at < opened.resolved_at {
-            let before = std::mem::replace(&mut *folder, opened);
+        if folder.resolved_at < new_folder.resolved_at {
+            let old_folder = std::mem::replace(&mut *folder, new_folder);
             drop(folder);
-            drop(before);
+            drop(old_folder);
         }
         Ok(fd)
     }
@@ -153,7 +154,7 @@ impl Root {
                     upshift::spawn_blocking(move || root.open_now(&name, ResolveFlags::empty()));
                 found
                     .await
-                    .map_err(|ended| io::Error::other(ended.to_string()))?
+                    .map_err(|error| io::Error::other(error.to_string()))?
             }
             found => found,
         };
@@ -165,7 +166,8 @@ impl Root {
         self.absent_if_missing(name, self.open_now(name, ResolveFlags::empty()))
     }
 
-    /// An error that means "no such file" becomes `None`. A permission error gets the path.
+    /// Converts an error that means "no such file" to `None`, and adds the path to a permission
+    /// error.
     fn absent_if_missing(
         &self,
         name: &str,
@@ -192,7 +194,7 @@ impl Root {
         }
     }
 
-    /// May wait for a disk.
+    /// Returns the type and the size in bytes of a file. May wait for a disk.
     pub(super) fn stat(&self, name: &str) -> Result<(FileType, u64), Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -202,6 +204,7 @@ impl Root {
         Ok((FileType::from_raw_mode(stat.st_mode), size))
     }
 
+    /// Opens a name in the calling thread. Waits for a disk unless `resolve` forbids it.
     fn open_now(&self, name: &str, resolve: ResolveFlags) -> Result<Found, Errno> {
         // A FIFO must not block the opening, and a terminal must not become the controlling
         // terminal.

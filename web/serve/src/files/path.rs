@@ -10,10 +10,10 @@ pub(super) struct Name {
     /// Path relative to the root, without empty segments; `.` for the root itself.
     pub(super) relative: String,
     /// Set if the path ended with `/`, which means a folder.
-    pub(super) folder: bool,
+    pub(super) is_folder: bool,
     /// Set if every slash of the name is a literal slash of the path, so that relative links of the
     /// page resolve as intended.
-    pub(super) literal: bool,
+    pub(super) is_literal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,18 +56,18 @@ pub(super) fn parse(path: &str, hidden: bool) -> Result<Name, PathError> {
     if has_dot_name && !hidden {
         return Err(PathError::Hidden);
     }
-    let folder = relative.is_empty() || decoded.ends_with('/') || decoded.ends_with("/.");
+    let is_folder = relative.is_empty() || decoded.ends_with('/') || decoded.ends_with("/.");
     if relative.is_empty() {
         relative.push('.');
     }
     let bytes = path.as_bytes();
-    let has_escaped = bytes
+    let has_escaped_slash = bytes
         .windows(3)
         .any(|escape| escape.eq_ignore_ascii_case(b"%2f"));
     Ok(Name {
         relative,
-        folder,
-        literal: !has_escaped && folder == path.ends_with('/'),
+        is_folder,
+        is_literal: !has_escaped_slash && is_folder == path.ends_with('/'),
     })
 }
 
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn paths_are_decoded_unless_hidden() {
-        for (path, relative, folder) in [
+        for (path, relative, is_folder) in [
             ("/", ".", true),
             ("/a/b.txt", "a/b.txt", false),
             ("/a//b/", "a/b", true),
@@ -95,8 +95,8 @@ mod tests {
             }
             let expected = Name {
                 relative: relative.into(),
-                folder,
-                literal: true,
+                is_folder,
+                is_literal: true,
             };
             assert_eq!(name, Ok(expected), "{path}");
         }
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn escaped_and_missing_slashes_are_noted() {
         for path in ["/a%2fb", "/a%2F", "/a%2F/", "/a/.", "/a%2F."] {
-            assert!(!parse(path, false).unwrap().literal, "{path}");
+            assert!(!parse(path, false).unwrap().is_literal, "{path}");
         }
         for path in ["/", "/a%20b", "/a//b/", "/a/", "/%252f"] {
-            assert!(parse(path, false).unwrap().literal, "{path}");
+            assert!(parse(path, false).unwrap().is_literal, "{path}");
         }
     }
 

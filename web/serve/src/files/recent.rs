@@ -2,7 +2,7 @@
 //!
 //! A request may be answered with any state that a file has between the request's arrival and its
 //! response. So the file that one request opens can answer all requests that arrived before the
-//! opening and wait for their turn. Each vCPU caches the last few files that it has opened, with
+//! opening and have not been answered. Each vCPU caches the last few files that it has opened, with
 //! the time at which the opening began. A later request opens the file itself, so no stale content
 //! is served. The cache has no effect if the server handles one request at a time.
 //!
@@ -24,7 +24,8 @@ pub(crate) const CACHED_FILES: usize = 8;
 #[derive(Default)]
 struct FileCache {
     entries: Vec<CachedFile>,
-    next: usize,
+    /// Index of the entry that is replaced next.
+    next_replaced: usize,
 }
 
 struct CachedFile {
@@ -41,7 +42,8 @@ impl RecentFiles {
         RecentFiles(PerVcpu::new(vcpus))
     }
 
-    /// A result is returned only if its opening began at `since` or later.
+    /// Returns the cached result for a name, which may be that no such file exists, if its opening
+    /// began at `since` or later.
     pub(super) fn find(
         &self,
         root: &Arc<Root>,
@@ -66,7 +68,10 @@ impl RecentFiles {
         let Ok(mut cache) = self.0.local().try_lock() else {
             return;
         };
-        let FileCache { entries, next } = &mut *cache;
+        let FileCache {
+            entries,
+            next_replaced,
+        } = &mut *cache;
         let found = found.cloned();
         if let Some(entry) = entries.iter_mut().find(|entry| entry.matches(root, name)) {
             // A later opening may have finished sooner.
@@ -84,8 +89,8 @@ impl RecentFiles {
         if entries.len() < CACHED_FILES {
             entries.push(entry);
         } else {
-            entries[*next] = entry;
-            *next = (*next + 1) % CACHED_FILES;
+            entries[*next_replaced] = entry;
+            *next_replaced = (*next_replaced + 1) % CACHED_FILES;
         }
     }
 
@@ -93,7 +98,7 @@ impl RecentFiles {
         for cache in self.0.iter() {
             let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
             let entries = std::mem::take(&mut cache.entries);
-            cache.next = 0;
+            cache.next_replaced = 0;
             drop(cache);
             drop(entries);
         }
@@ -123,12 +128,12 @@ mod tests {
                 .find(&root, "a", since)
                 .map(|found| found.map(|found| found.size))
         };
-        let opens = |at: u64| {
+        let open_at = |at: u64| {
             let found = root.find_now("a").unwrap().map(Arc::new);
             recent_files.insert(&root, "a", at, found.as_ref());
         };
         assert_eq!(find(0), None);
-        opens(10);
+        open_at(10);
         assert_eq!(find(10), Some(None), "there is no such file");
         fs::write(&path, "1").unwrap();
         assert_eq!(
@@ -136,13 +141,13 @@ mod tests {
             None,
             "the request arrived later: the file may exist now"
         );
-        opens(20);
+        open_at(20);
         assert_eq!((find(20), find(21)), (Some(Some(1)), None));
         fs::write(&path, "22").unwrap();
         // This opening began before the cached opening and ended after it.
         recent_files.insert(&root, "a", 15, None);
         assert_eq!(find(20), Some(Some(1)));
-        opens(30);
+        open_at(30);
         assert_eq!(find(30), Some(Some(2)));
         for n in 0..CACHED_FILES {
             recent_files.insert(&root, &n.to_string(), 40, None);

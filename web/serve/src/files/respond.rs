@@ -17,7 +17,7 @@ use super::compress::{CompressedBody, Compressor};
 use super::condition::{Outcome, evaluate};
 use super::content::{FileBody, read_small};
 use super::fields::Fields;
-use super::kind::{accepted, field, is_text, may_be_precompressed};
+use super::kind::{accepted_codings, field, is_text, may_be_precompressed};
 use super::listing;
 use super::open::{Found, Lookup, Root};
 use super::path::{Name, PathError, parse};
@@ -62,7 +62,7 @@ pub(crate) async fn respond(
     }
     // RFC 9110, section 14.2: ranges are for GET.
     let ranges = method == Method::GET;
-    match find(lookup, settings, uri, headers, ranges).await {
+    match try_respond(lookup, settings, uri, headers, ranges).await {
         Ok(response) => response,
         Err(error) if is_denied(&error) => {
             report_denied(&error);
@@ -76,7 +76,8 @@ pub(crate) async fn respond(
     }
 }
 
-async fn find(
+/// Returns the response, or the error of the file system that prevents one.
+async fn try_respond(
     lookup: Lookup<'_>,
     settings: &Files,
     uri: &Uri,
@@ -104,11 +105,11 @@ async fn find(
         Err(error) => return Err(error),
     };
     match kind {
-        FileType::RegularFile if name.folder => {
+        FileType::RegularFile if name.is_folder => {
             respond_missing(lookup, settings, headers, ranges).await
         }
         FileType::RegularFile | FileType::Directory
-            if !name.literal || name.folder != kind.is_dir() =>
+            if !name.is_literal || name.is_folder != kind.is_dir() =>
         {
             Ok(redirect(&name, kind.is_dir(), uri.query()))
         }
@@ -156,8 +157,9 @@ fn report_denied(error: &std::io::Error) {
 }
 
 fn read_error(error: &std::io::Error) -> Response<Body> {
-    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
-    if short.contains(&error.raw_os_error()) {
+    let resource_errors =
+        [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
+    if resource_errors.contains(&error.raw_os_error()) {
         return reply::retry_later(StatusCode::SERVICE_UNAVAILABLE, "out of resources\n");
     }
     let text = "the file cannot be read\n";
@@ -194,7 +196,7 @@ async fn list(
         upshift::spawn_blocking(move || listing::page(&root, &found.file, &relative, hidden));
     let page = page
         .await
-        .map_err(|ended| std::io::Error::other(ended.to_string()))??;
+        .map_err(|error| std::io::Error::other(error.to_string()))??;
     let mut response = reply::with_type(StatusCode::OK, "text/html; charset=utf-8", page);
     response
         .headers_mut()
@@ -215,7 +217,7 @@ async fn respond_file(
     let mut found = plain.clone();
     let mut encoding = None;
     if checks_precompressed {
-        for (coding, suffix) in accepted(headers) {
+        for (coding, suffix) in accepted_codings(headers) {
             match lookup.find(&format!("{name}{suffix}")).await {
                 Ok(Some(compressed)) if compressed.kind.is_file() => {
                     found = compressed;
@@ -230,27 +232,27 @@ async fn respond_file(
     }
     // Ranges need the length of the encoded file, which is not known before it is compressed.
     let compresses = settings.compress && is_text(kind);
-    let whole = !ranges || !headers.contains_key(RANGE);
+    let is_whole = !ranges || !headers.contains_key(RANGE);
     let mut compressor = None;
     if compresses
-        && whole
+        && is_whole
         && encoding.is_none()
         && found.size >= settings.compress_from
-        && accepted(headers).any(|(coding, _)| coding == "gzip")
+        && accepted_codings(headers).any(|(coding, _)| coding == "gzip")
     {
         compressor = Compressor::take();
         encoding = compressor.is_some().then_some("gzip");
     }
-    let coded =
+    let coded_fields =
         encoding.map(|coding| Fields::new(kind.clone(), &found, coding, compressor.is_some()));
-    let fields = coded.as_ref().unwrap_or_else(|| plain.fields(name));
+    let fields = coded_fields.as_ref().unwrap_or_else(|| plain.fields(name));
     let size = found.size;
-    let answer = evaluate(headers, &fields.validators, size, ranges);
+    let outcome = evaluate(headers, &fields.validators, size, ranges);
     let mut response = Response::new(Body::empty());
-    *response.status_mut() = answer.status();
+    *response.status_mut() = outcome.status();
     // The space includes the fields that hyper and the server add, so the map grows only once.
     response.headers_mut().reserve(RESERVED_FIELDS);
-    let length = match answer {
+    let content = match outcome {
         Outcome::Whole => Some(0..size),
         Outcome::Part(range) => {
             let content_range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
@@ -277,7 +279,7 @@ async fn respond_file(
     if let Some(value) = &settings.cache_control {
         insert(&mut response, CACHE_CONTROL, value);
     }
-    let Some(range) = length else {
+    let Some(range) = content else {
         return Ok(response);
     };
     let headers = response.headers_mut();

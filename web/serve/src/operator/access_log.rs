@@ -34,7 +34,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 static FAILURES: Notices = Notices::new();
 
 pub(crate) struct Record {
-    pub(crate) at: SystemTime,
+    pub(crate) ended_at: SystemTime,
     pub(crate) peer: SocketAddr,
     pub(crate) method: Method,
     /// Host, if several sites are served.
@@ -108,7 +108,9 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Default)]
 struct Pending {
     records: Vec<Record>,
+    /// Total length of the texts in `records`, in bytes.
     bytes: usize,
+    /// Number of records that were dropped since the writer last drained this vector.
     dropped: u64,
 }
 
@@ -183,8 +185,8 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Queue {
@@ -204,7 +206,7 @@ impl Queue {
                 pending.bytes = 0;
                 lines.lost += std::mem::take(&mut pending.dropped);
             }
-            records.sort_by_key(|record| record.at);
+            records.sort_by_key(|record| record.ended_at);
             if reopen {
                 match open(path) {
                     Ok(file) => lines.set_file(file),
@@ -233,11 +235,13 @@ impl Queue {
 struct LineWriter<W> {
     file: W,
     text: Vec<u8>,
+    /// Number of lines in `text`.
     count: u64,
     /// Number of dropped records that the first line in `text` reports.
     reported: u64,
     /// Number of dropped records that were not reported yet.
     lost: u64,
+    /// Set if the file ends within a line.
     torn: bool,
 }
 
@@ -288,13 +292,13 @@ impl<W: Write> LineWriter<W> {
             }
         }
         if let Err(error) = result {
-            let done = &self.text[..written];
-            let whole = done.iter().filter(|byte| **byte == b'\n').count() as u64;
-            self.lost += self.count - whole;
-            if whole == 0 {
+            let written_text = &self.text[..written];
+            let whole_lines = written_text.iter().filter(|byte| **byte == b'\n').count() as u64;
+            self.lost += self.count - whole_lines;
+            if whole_lines == 0 {
                 self.lost += self.reported;
             }
-            self.torn |= done.last().is_some_and(|last| *last != b'\n');
+            self.torn |= written_text.last().is_some_and(|last| *last != b'\n');
             FAILURES.report(format_args!(
                 "access log: {error}; lines are dropped until it can be written"
             ));
@@ -313,7 +317,7 @@ fn line(text: &mut Vec<u8>, record: &Record, dropped: u64) -> io::Result<()> {
     let line = Line {
         time: round(
             record
-                .at
+                .ended_at
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs_f64(),
@@ -369,7 +373,7 @@ mod tests {
 
     fn record(path: &'static str) -> Record {
         Record {
-            at: SystemTime::now(),
+            ended_at: SystemTime::now(),
             peer: SocketAddr::from(([127, 0, 0, 1], 1)),
             method: Method::GET,
             host: None,

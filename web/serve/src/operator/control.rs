@@ -34,21 +34,21 @@ pub(crate) struct CommandSocket {
 
 impl CommandSocket {
     pub(crate) fn listen(path: &Path, shared: &Arc<Shared>) -> Result<CommandSocket, String> {
-        let named = |error: io::Error| {
+        let describe = |error: io::Error| {
             let hint = match error.kind() {
                 io::ErrorKind::AddrInUse => "; choose another with --control",
                 _ => "",
             };
             format!("control socket {}: {error}{hint}", path.display())
         };
-        let (listener, file) = socket_file::listen(path, Some(0o600), 16).map_err(named)?;
+        let (listener, file) = socket_file::listen(path, Some(0o600), 16).map_err(describe)?;
         let shared = Arc::downgrade(shared);
         let is_closed = Arc::new(AtomicBool::new(false));
         let is_over = is_closed.clone();
         std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(&listener, &shared, &is_over))
-            .map_err(named)?;
+            .map_err(describe)?;
         Ok(CommandSocket { file, is_closed })
     }
 }

@@ -9,18 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::clock;
 
+/// Minimum time between two messages, in ms.
 const INTERVAL: u64 = 1000;
 
 pub(crate) struct Notices {
     /// Earliest time of the next message, in ms of the clock.
-    next: AtomicU64,
+    next_at: AtomicU64,
+    /// Number of messages omitted since the last one.
     omitted: AtomicU64,
 }
 
 impl Notices {
     pub(crate) const fn new() -> Notices {
         Notices {
-            next: AtomicU64::new(0),
+            next_at: AtomicU64::new(0),
             omitted: AtomicU64::new(0),
         }
     }
@@ -28,25 +30,25 @@ impl Notices {
     /// Writes a line, unless another line has just been written. The next line reports the number
     /// of omitted messages.
     pub(crate) fn report(&self, text: fmt::Arguments<'_>) {
-        if let Some(omitted) = self.take_turn(clock::millis()) {
-            let more = match omitted {
+        if let Some(omitted) = self.take_omitted(clock::millis()) {
+            let suffix = match omitted {
                 0 => String::new(),
                 omitted => format!(" (and {omitted} such messages before)"),
             };
-            let line = format!("upshift serve: {text}{more}\n");
+            let line = format!("upshift serve: {text}{suffix}\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
 
     /// Returns the number of messages omitted since the last message, if a new message is due.
-    fn take_turn(&self, now: u64) -> Option<u64> {
-        let next = self.next.load(Relaxed);
-        let turn = now >= next
+    fn take_omitted(&self, now: u64) -> Option<u64> {
+        let next_at = self.next_at.load(Relaxed);
+        let is_due = now >= next_at
             && self
-                .next
-                .compare_exchange(next, now + INTERVAL, Relaxed, Relaxed)
+                .next_at
+                .compare_exchange(next_at, now + INTERVAL, Relaxed, Relaxed)
                 .is_ok();
-        if !turn {
+        if !is_due {
             self.omitted.fetch_add(1, Relaxed);
             return None;
         }
@@ -69,10 +71,10 @@ mod tests {
     #[test]
     fn frequent_messages_are_written_once_a_second_and_counted() {
         let notices = Notices::new();
-        assert_eq!(notices.take_turn(1), Some(0));
-        assert_eq!(notices.take_turn(2), None);
-        assert_eq!(notices.take_turn(1000), None);
-        assert_eq!(notices.take_turn(1001), Some(2));
-        assert_eq!(notices.take_turn(5000), Some(0));
+        assert_eq!(notices.take_omitted(1), Some(0));
+        assert_eq!(notices.take_omitted(2), None);
+        assert_eq!(notices.take_omitted(1000), None);
+        assert_eq!(notices.take_omitted(1001), Some(2));
+        assert_eq!(notices.take_omitted(5000), Some(0));
     }
 }

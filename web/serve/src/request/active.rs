@@ -31,7 +31,9 @@ pub(crate) struct ActiveRequest {
     pub(super) ticket: Option<Ticket>,
     /// Set if a rule has set the level.
     pub(super) is_ruled: bool,
+    /// Position among the streams of an HTTP/2 connection.
     pub(super) position: u64,
+    /// Time between arrival and begin, in ns.
     waited: u64,
     /// 0 if the client left before there was a response.
     status: u16,
@@ -198,14 +200,16 @@ impl Drop for ActiveRequest {
         }
         let took = Duration::from_nanos(clock::nanos().saturating_sub(entry.since));
         let level = entry.level();
-        shared.metrics.request(level, self.status, self.bytes, took);
+        shared
+            .metrics
+            .add_request(level, self.status, self.bytes, took);
         if let Some(log) = &shared.log {
             let field = |name: HeaderName| {
                 let value = entry.facts.headers.get(name)?;
                 Some(String::from_utf8_lossy(value.as_bytes()).into())
             };
             log.push(Record {
-                at: SystemTime::now(),
+                ended_at: SystemTime::now(),
                 peer: conn.peer,
                 method: entry.facts.method.clone(),
                 host: entry.facts.host().map(Into::into),

@@ -13,6 +13,7 @@ use crate::request::body::Body;
 use crate::request::reply;
 use crate::server::shared::{Settings, Shared};
 
+/// Largest number of rows of a matrix that clients can ask for.
 const MAX_MATRIX_SIZE: usize = 512;
 
 pub(crate) fn endpoint_of(settings: &Settings, path: &str) -> Option<Endpoint> {
@@ -78,8 +79,8 @@ async fn matrix(query: &str) -> Response<Body> {
         );
     };
     let cell = |row: usize, column: usize| ((row * 31 + column * 17) % 10) as f64;
-    let a: Vec<f64> = (0..n * n).map(|at| cell(at / n, at % n)).collect();
-    let b: Vec<f64> = (0..n * n).map(|at| cell(at % n, at / n)).collect();
+    let a: Vec<f64> = (0..n * n).map(|index| cell(index / n, index % n)).collect();
+    let b: Vec<f64> = (0..n * n).map(|index| cell(index % n, index / n)).collect();
     let mut row = vec![0.0; n];
     let mut trace = 0.0;
     for i in 0..n {
@@ -98,8 +99,8 @@ async fn matrix(query: &str) -> Response<Body> {
 #[inline(never)]
 fn multiply_row(a: &[f64], b: &[f64], row: &mut [f64]) {
     row.fill(0.0);
-    for (left, others) in a.iter().zip(b.chunks_exact(row.len())) {
-        for (sum, right) in row.iter_mut().zip(others) {
+    for (left, b_row) in a.iter().zip(b.chunks_exact(row.len())) {
+        for (sum, right) in row.iter_mut().zip(b_row) {
             *sum += left * right;
         }
     }

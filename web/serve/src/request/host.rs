@@ -91,11 +91,11 @@ const IS_HOST_BYTE: [bool; 256] = {
         table[byte] = (byte as u8).is_ascii_alphanumeric();
         byte += 1;
     }
-    let others = b"-._~!$&'()*+,;=";
-    let mut at = 0;
-    while at < others.len() {
-        table[others[at] as usize] = true;
-        at += 1;
+    let punctuation = b"-._~!$&'()*+,;=";
+    let mut index = 0;
+    while index < punctuation.len() {
+        table[punctuation[index] as usize] = true;
+        index += 1;
     }
     table
 };
@@ -163,7 +163,7 @@ impl Hosts {
         if self.wildcard.is_empty() {
             return 0;
         }
-        let suffixes = host.match_indices('.').map(|(at, _)| &host[at + 1..]);
+        let suffixes = host.match_indices('.').map(|(index, _)| &host[index + 1..]);
         suffixes
             .filter_map(|suffix| self.wildcard.get(suffix))
             .copied()
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn only_valid_targets_are_accepted() {
-        for (method, target, is) in [
+        for (method, target, is_valid) in [
             (Method::GET, "/", true),
             (Method::GET, "/a?b", true),
             (Method::GET, "http://a.test", true),
@@ -194,7 +194,7 @@ mod tests {
             (Method::CONNECT, "http://a.test/", false),
         ] {
             let uri = target.parse().unwrap();
-            assert_eq!(is_target(&method, &uri), is, "{method} {target}");
+            assert_eq!(is_target(&method, &uri), is_valid, "{method} {target}");
         }
     }
 

@@ -12,17 +12,21 @@ use upshift::{CoroutineId, Level};
 use crate::request::priority::Urgency;
 use crate::request::rules::Facts;
 
+/// A request in progress, as the operator, HTTP/2 frames and the order of streams see it.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// Number for the operator; 0 until the request is listed.
     number: AtomicU64,
-    /// Stream of HTTP/2, if it is known: `PRIORITY_UPDATE` frames refer to it.
+    /// HTTP/2 stream of the request, if known. `PRIORITY_UPDATE` frames refer to streams.
     stream: Option<u32>,
     pub(crate) facts: Facts,
     /// Urgency that the client or the service requests.
     urgency: AtomicU8,
+    /// Level that the request has without rules.
     default_level: AtomicU8,
+    /// Arrival of the request, in ns of the clock.
     pub(crate) since: u64,
+    /// Current level.
     level: AtomicU8,
     coroutine: OnceLock<CoroutineId>,
 }
@@ -90,12 +94,12 @@ impl Entry {
 
     /// Moves the request to a level. The caller holds the lock of the connection's table, so the
     /// coroutine has not continued with another request.
-    fn move_to(&self, runtime: &upshift::Handle, to: Level) -> bool {
-        self.level.store(to.get(), Relaxed);
+    fn move_to(&self, runtime: &upshift::Handle, level: Level) -> bool {
+        self.level.store(level.get(), Relaxed);
         // The coroutine may have been cancelled.
         self.coroutine
             .get()
-            .is_some_and(|id| runtime.reprio(*id, to).is_ok())
+            .is_some_and(|id| runtime.reprio(*id, level).is_ok())
     }
 
     pub(crate) fn set_coroutine(&self) {
@@ -125,13 +129,13 @@ impl InFlight {
 
     pub(crate) fn remove(&self, entry: &Arc<Entry>) {
         let mut entries = self.entries();
-        if let Some(at) = entries.iter().position(|other| Arc::ptr_eq(other, entry)) {
-            entries.swap_remove(at);
+        if let Some(index) = entries.iter().position(|other| Arc::ptr_eq(other, entry)) {
+            entries.swap_remove(index);
         }
     }
 
-    pub(crate) fn list(&self, to: &mut Vec<Arc<Entry>>) {
-        to.extend(self.entries().iter().cloned());
+    pub(crate) fn list(&self, list: &mut Vec<Arc<Entry>>) {
+        list.extend(self.entries().iter().cloned());
     }
 
     pub(crate) fn find_stream(&self, number: u32) -> Option<Arc<Entry>> {
@@ -140,21 +144,21 @@ impl InFlight {
         entries.find(|entry| entry.stream == Some(number)).cloned()
     }
 
-    /// Moves requests to the levels that `level` returns. Runs under the lock, so no request ends,
-    /// and no coroutine continues with another request, meanwhile. Returns the number of requests
-    /// whose level has changed.
+    /// Moves requests to the levels that `new_level` returns. Runs under the lock, so no request
+    /// ends, and no coroutine continues with another request, meanwhile. Returns the number of
+    /// requests whose level has changed.
     pub(crate) fn reprio(
         &self,
         runtime: &upshift::Handle,
-        level: impl Fn(&Entry) -> Option<Level>,
+        new_level: impl Fn(&Entry) -> Option<Level>,
     ) -> usize {
         let entries = self.entries();
         let mut moved = 0;
         for entry in entries.iter() {
-            let Some(to) = level(entry).filter(|to| *to != entry.level()) else {
+            let Some(level) = new_level(entry).filter(|level| *level != entry.level()) else {
                 continue;
             };
-            moved += usize::from(entry.move_to(runtime, to));
+            moved += usize::from(entry.move_to(runtime, level));
         }
         moved
     }

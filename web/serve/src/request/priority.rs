@@ -57,9 +57,9 @@ impl Urgency {
     /// ```
     /// use upshift_serve::Urgency;
     ///
-    /// let asked = Urgency { u: 5, incremental: true };
-    /// assert_eq!(asked.merged("u=1"), Urgency { u: 1, incremental: true });
-    /// assert_eq!(asked.merged("u=one"), asked);
+    /// let requested = Urgency { u: 5, incremental: true };
+    /// assert_eq!(requested.merged("u=1"), Urgency { u: 1, incremental: true });
+    /// assert_eq!(requested.merged("u=one"), requested);
     /// ```
     #[must_use]
     pub fn merged(self, field: &str) -> Urgency {
@@ -142,16 +142,16 @@ mod tests {
 
     #[test]
     fn several_fields_form_one_list() {
-        let of = |fields: &[&'static str]| {
+        let urgency_of = |fields: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for field in fields {
                 headers.append("priority", HeaderValue::from_static(field));
             }
             Urgency::from_headers(&headers)
         };
-        assert_eq!(of(&[]), Urgency::default());
-        assert_eq!(of(&["u=1"]), Urgency::parse("u=1"));
-        assert_eq!(of(&["u=1, i", "u=5"]), Urgency::parse("u=5, i"));
+        assert_eq!(urgency_of(&[]), Urgency::default());
+        assert_eq!(urgency_of(&["u=1"]), Urgency::parse("u=1"));
+        assert_eq!(urgency_of(&["u=1, i", "u=5"]), Urgency::parse("u=5, i"));
     }
 
     #[test]

@@ -24,9 +24,9 @@ pub(crate) fn text(status: StatusCode, body: &'static str) -> Response<Body> {
     with_type(status, "text/plain; charset=utf-8", body)
 }
 
-pub(crate) fn redirect(to: &str) -> Response<Body> {
+pub(crate) fn redirect(url: &str) -> Response<Body> {
     let mut response = text(StatusCode::PERMANENT_REDIRECT, "");
-    if let Ok(location) = HeaderValue::from_str(to) {
+    if let Ok(location) = HeaderValue::from_str(url) {
         response.headers_mut().insert(LOCATION, location);
     }
     response

@@ -28,7 +28,9 @@ use crate::request::priority::Urgency;
 pub struct RequestBody {
     inner: Option<Incoming>,
     conn: Arc<Conn>,
+    /// Number of bytes that may still arrive.
     left: u64,
+    /// Set once a handler has waited for the body.
     awaited: bool,
 }
 
@@ -118,6 +120,7 @@ impl fmt::Debug for RequestBody {
     }
 }
 
+/// Has an unread body read and dropped.
 pub(super) fn discard(body: Incoming, conn: &Conn) {
     if body.is_end_stream() {
         return;
@@ -128,9 +131,9 @@ pub(super) fn discard(body: Incoming, conn: &Conn) {
     }
     // At this level, the work delays no request that is more urgent than the default.
     let level = Urgency::default().level();
-    let rest = time::timeout(REQUEST_GRACE, read_and_drop(body));
+    let discarding = time::timeout(REQUEST_GRACE, read_and_drop(body));
     // Outside of a runtime the stream is reset at once.
-    if let Ok(handle) = upshift::try_spawn(rest, level) {
+    if let Ok(handle) = upshift::try_spawn(discarding, level) {
         handle.detach();
     }
 }

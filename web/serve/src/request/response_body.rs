@@ -56,8 +56,8 @@ impl HttpBody for ActiveRequest {
                 return Poll::Pending;
             }
         }
-        let more = !this.rest.is_empty() || !this.body.is_in_memory();
-        if more && upshift::task::poll_piece(cx).is_pending() {
+        let may_be_long = !this.rest.is_empty() || !this.body.is_in_memory();
+        if may_be_long && upshift::task::poll_piece(cx).is_pending() {
             if this.is_http2() {
                 this.conn.sending.keep_turn(cx, &this.entry, this.position);
             }

@@ -48,8 +48,8 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn host(&self) -> Option<&str> {
-        let saved = self.headers.contains_key(HOST);
-        saved.then(|| host::of_saved(&self.method, &self.uri, &self.headers))
+        let is_saved = self.headers.contains_key(HOST);
+        is_saved.then(|| host::of_saved(&self.method, &self.uri, &self.headers))
     }
 }
 
@@ -70,19 +70,19 @@ pub struct Rule {
 
 impl Rule {
     pub(crate) fn matches(&self, facts: &Facts, normalized: &str) -> bool {
-        let path = self.path.as_ref().is_none_or(|prefix| {
+        let path_matches = self.path.as_ref().is_none_or(|prefix| {
             is_below(normalized, prefix) || is_below(facts.uri.path(), prefix)
         });
         let method = self.method.as_ref();
-        let method = method.is_none_or(|wanted| *wanted == facts.method);
-        let peer = self.peer.is_none_or(|network| network.contains(facts.peer));
-        path && method && peer && self.header_matches(&facts.headers)
+        let method_matches = method.is_none_or(|method| *method == facts.method);
+        let peer_matches = self.peer.is_none_or(|network| network.contains(facts.peer));
+        path_matches && method_matches && peer_matches && self.header_matches(&facts.headers)
     }
 
     pub(crate) fn warning(&self) -> Option<String> {
         let method = self.method.as_ref()?;
-        let known = KNOWN_METHODS.contains(method);
-        (!known).then(|| {
+        let is_known = KNOWN_METHODS.contains(method);
+        (!is_known).then(|| {
             format!("priority {self}: `{method}` is no method of HTTP; methods are upper case")
         })
     }
@@ -91,7 +91,7 @@ impl Rule {
         match &self.header {
             None => true,
             Some((name, None)) => headers.contains_key(name),
-            Some((name, Some(value))) => headers.get_all(name).iter().any(|have| have == value),
+            Some((name, Some(value))) => headers.get_all(name).iter().any(|actual| actual == value),
         }
     }
 }
@@ -234,8 +234,8 @@ impl<'de> Deserialize<'de> for Rule {
         fn path<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
             read(from, |path| {
                 let is_path = path.starts_with('/');
-                let wrong = || format!("the path `{path}` must begin with /");
-                is_path.then(|| path.to_owned()).ok_or_else(wrong)
+                let error = || format!("the path `{path}` must begin with /");
+                is_path.then(|| path.to_owned()).ok_or_else(error)
             })
         }
         fn method<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Method>, D::Error> {
@@ -273,18 +273,24 @@ pub struct Network {
 }
 
 impl Network {
-    /// Tells whether the network contains an address. An IPv4 address that is mapped into IPv6
+    /// Returns whether the network contains an address. An IPv4 address that is mapped into IPv6
     /// counts as IPv4.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(mine), IpAddr::V4(theirs)) => {
-                let differ = mine.to_bits() ^ theirs.to_bits();
-                differ.checked_shr(32 - u32::from(self.bits)).unwrap_or(0) == 0
+                let difference = mine.to_bits() ^ theirs.to_bits();
+                difference
+                    .checked_shr(32 - u32::from(self.bits))
+                    .unwrap_or(0)
+                    == 0
             }
             (IpAddr::V6(mine), IpAddr::V6(theirs)) => {
-                let differ = mine.to_bits() ^ theirs.to_bits();
-                differ.checked_shr(128 - u32::from(self.bits)).unwrap_or(0) == 0
+                let difference = mine.to_bits() ^ theirs.to_bits();
+                difference
+                    .checked_shr(128 - u32::from(self.bits))
+                    .unwrap_or(0)
+                    == 0
             }
             _ => false,
         }
@@ -295,18 +301,18 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let wrong =
+        let error =
             || format!("`{text}` is not a network: write e.g. `10.0.0.0/8`, `::1` or `fd00::/8`");
         let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits.parse().map_err(|_| wrong())?)),
+            Some((address, bits)) => (address, Some(bits.parse().map_err(|_| error())?)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.unwrap_or(most);
-        (bits <= most)
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let max_bits = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(max_bits);
+        (bits <= max_bits)
             .then_some(Network { address, bits })
-            .ok_or_else(wrong)
+            .ok_or_else(error)
     }
 }
 

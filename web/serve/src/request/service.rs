@@ -56,13 +56,13 @@ impl Service<Request<Incoming>> for HttpService {
         };
         // Monitoring is answered even when the server is overloaded.
         let is_vital = matches!(endpoint, Some(Endpoint::Healthz | Endpoint::Metrics));
-        let (stream, updated) = if version >= Version::HTTP_2 {
+        let (stream, early_update) = if version >= Version::HTTP_2 {
             conn.streams.take_next()
         } else {
             (None, None)
         };
-        let asked = updated.unwrap_or_else(|| Urgency::from_headers(request.headers()));
-        let urgency = settings.clamped(asked);
+        let requested = early_update.unwrap_or_else(|| Urgency::from_headers(request.headers()));
+        let urgency = settings.clamped(requested);
         let default_level = if is_vital {
             shared.receive_level
         } else {
@@ -170,8 +170,8 @@ impl HttpService {
         if !host::is_target(request.method(), request.uri()) {
             return Err(Refusal::InvalidTarget);
         }
-        let named = host::of_request(request.version(), request.uri(), request.headers());
-        let host = named.ok_or(Refusal::InvalidHost)?;
+        let host = host::of_request(request.version(), request.uri(), request.headers());
+        let host = host.ok_or(Refusal::InvalidHost)?;
         if settings.sites.is_single() {
             return Ok(0);
         }
@@ -208,11 +208,11 @@ impl HttpService {
         class: AdmissionClass,
     ) -> Result<Option<Ticket>, Refusal> {
         let limits = &settings.config.limits;
-        let (line, head) = head_sizes(request);
-        if line >= limits.header_bytes {
+        let (target_bytes, head_bytes) = head_sizes(request);
+        if target_bytes >= limits.header_bytes {
             return Err(Refusal::LongUrl);
         }
-        if head > limits.header_bytes {
+        if head_bytes > limits.header_bytes {
             return Err(Refusal::LongHead);
         }
         let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
@@ -242,8 +242,8 @@ impl HttpService {
             _ => Duration::MAX,
         };
         let gates = &shared.gates;
-        let counted = gates.counted(now);
-        let ticket = gates.admit(level, counted, max_wait, admission.in_flight);
+        let counted_now = gates.counted(now);
+        let ticket = gates.admit(level, counted_now, max_wait, admission.in_flight);
         ticket.map(Some).ok_or(Refusal::Overloaded)
     }
 
@@ -282,7 +282,8 @@ impl HttpService {
     }
 }
 
-/// Returns the length of a request's target, and the approximate length of its complete head.
+/// Returns the length of a request's target, and the approximate length of its complete head, in
+/// bytes.
 #[inline]
 fn head_sizes(request: &Request<Incoming>) -> (u64, u64) {
     let uri = request.uri();

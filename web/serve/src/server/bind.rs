@@ -48,7 +48,8 @@ pub(crate) struct Listener {
 
 enum Socket {
     Tcp(net::TcpListener, AsyncFd),
-    /// A Unix socket. If the socket was opened here, dropping this value removes its file.
+    /// A Unix socket. If this server opened the socket, dropping this value removes the
+    /// socket's file.
     Unix(StdUnixListener, AsyncFd, Option<SocketFile>),
 }
 
@@ -84,11 +85,12 @@ impl Listener {
             BindTo::Ip(address) => Socket::from_listener(&listen(*address)?)?,
             BindTo::Port(port) => Socket::from_listener(&listen_on_all(*port)?)?,
             BindTo::Unix { path, mode } => {
-                let named = |error: io::Error| {
+                let describe = |error: io::Error| {
                     let text = format!("cannot listen on {address}: {error}");
                     io::Error::new(error.kind(), text)
                 };
-                let (listener, file) = socket_file::listen(path, *mode, BACKLOG).map_err(named)?;
+                let (listener, file) =
+                    socket_file::listen(path, *mode, BACKLOG).map_err(describe)?;
                 let mut socket = Socket::adopt(listener.into())?;
                 if let Socket::Unix(.., slot) = &mut socket {
                     *slot = Some(file);
@@ -100,8 +102,8 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Adopts a TCP or Unix socket that already listens. It is plain if `addresses` mark its port
-    /// or path as plain.
+    /// Adopts a TCP or Unix socket that already listens. The listener is plain if `addresses` mark
+    /// its port or path as plain.
     pub(crate) fn adopt(socket: OwnedFd, addresses: &[Address]) -> io::Result<Listener> {
         let socket = Socket::adopt(socket)?;
         let (port, path) = (socket.ip().map(|ip| ip.port()), socket.path());
@@ -115,7 +117,7 @@ impl Listener {
         Ok(Listener { socket, plain })
     }
 
-    /// Cancelling this future loses no connection.
+    /// Accepts a connection. Cancelling this future loses no connection.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         self.socket.accept().await
     }
@@ -135,17 +137,17 @@ impl Socket {
     }
 
     fn adopt(socket: OwnedFd) -> io::Result<Socket> {
-        let wrong = |what: &str| {
+        let error = |problem: &str| {
             let text = format!(
-                "descriptor {}, which was handed over, {what}",
+                "descriptor {}, which was handed over, {problem}",
                 socket.as_raw_fd()
             );
             io::Error::new(io::ErrorKind::InvalidInput, text)
         };
         match socket_acceptconn(&socket) {
             Ok(true) => {}
-            Ok(false) => return Err(wrong("does not listen")),
-            Err(Errno::NOTSOCK) => return Err(wrong("is no socket")),
+            Ok(false) => return Err(error("does not listen")),
+            Err(Errno::NOTSOCK) => return Err(error("is no socket")),
             Err(error) => return Err(error.into()),
         }
         rustix::io::ioctl_fionbio(&socket, true)?;
@@ -214,20 +216,20 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 fn listen_on_all(port: u16) -> io::Result<TcpListener> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     listen_with(all, || {
-        let both = TcpSocket::new_v6().and_then(|socket| {
+        let listener = TcpSocket::new_v6().and_then(|socket| {
             // The administrator sets the default (`net.ipv6.bindv6only`).
             socket.set_only_v6(false)?;
             socket.set_reuseaddr(true)?;
             socket.bind(all)?;
             socket.listen(BACKLOG.cast_unsigned())
         });
-        let error = both.as_ref().err().and_then(Errno::from_io_error);
+        let error = listener.as_ref().err().and_then(Errno::from_io_error);
         match error {
             // This kernel has no IPv6.
             Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
             }
-            _ => both,
+            _ => listener,
         }
     })
 }
@@ -236,7 +238,7 @@ fn listen_with(
     address: SocketAddr,
     bind: impl Fn() -> io::Result<TcpListener>,
 ) -> io::Result<TcpListener> {
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         let error = match bind() {
             Ok(listener) => return Ok(listener),
@@ -244,7 +246,7 @@ fn listen_with(
         };
         let is_held = || port_holder(address).is_some();
         if error.kind() == io::ErrorKind::AddrInUse
-            && began.elapsed() < PORT_RELEASE_TIMEOUT
+            && started.elapsed() < PORT_RELEASE_TIMEOUT
             && !is_held()
         {
             std::thread::sleep(PORT_RELEASE_TIMEOUT / 50);
@@ -289,14 +291,14 @@ pub(super) fn port_holder(address: SocketAddr) -> Option<(u32, String)> {
         .collect();
     fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
-        let has = fs::read_dir(process.path().join("fd"))
+        let holds_port = fs::read_dir(process.path().join("fd"))
             .ok()?
             .flatten()
             .any(|fd| {
                 fs::read_link(fd.path())
                     .is_ok_and(|target| inodes.iter().any(|inode| target == Path::new(inode)))
             });
-        has.then(|| (pid, command_line(&process.path())))
+        holds_port.then(|| (pid, command_line(&process.path())))
     })
 }
 
@@ -309,7 +311,7 @@ fn parse_listening(line: &str, port: u16) -> Option<(IpAddr, &str)> {
     }
     // The address consists of words of 32 bits in the machine's byte order.
     let words: Vec<u8> = (0..address.len() / 8)
-        .filter_map(|at| u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok())
+        .filter_map(|index| u32::from_str_radix(address.get(index * 8..index * 8 + 8)?, 16).ok())
         .flat_map(u32::to_ne_bytes)
         .collect();
     let ip = match words.len() {
@@ -343,8 +345,8 @@ mod tests {
 
     #[test]
     fn the_holder_of_a_port_is_named() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = taken.local_addr().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let error = listen(address).unwrap_err().to_string();
         assert!(
             error.contains(&format!("this process ({})", std::process::id())),

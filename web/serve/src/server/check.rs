@@ -17,6 +17,7 @@ use crate::sites::Sites;
 /// Names of the programs that may hold the port of the checked server, namely the running server
 /// itself, and systemd for a `.socket` unit.
 const OWN_COMMANDS: [&str; 2] = ["upshift", "systemd"];
+/// Largest length of the path of a Unix socket, in bytes.
 const MAX_SOCKET_PATH: usize = 108;
 
 pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
@@ -27,8 +28,8 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
         Ok(sites) => warnings = sites.warnings,
         Err(error) => faults.push(error),
     }
-    for (at, address) in config.listen.iter().enumerate() {
-        let earlier = &config.listen[..at];
+    for (index, address) in config.listen.iter().enumerate() {
+        let earlier = &config.listen[..index];
         let fault = match earlier
             .iter()
             .find(|first| overlap(&first.bind_to, &address.bind_to))
@@ -62,15 +63,14 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, String> {
 }
 
 fn check_address(address: &Address) -> Result<(), String> {
-    let (ip, bound) = match &address.bind_to {
+    let (ip, result) = match &address.bind_to {
         BindTo::Ip(ip) => (*ip, bind(*ip)),
         BindTo::Port(port) => {
             let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port));
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port));
-            let bound = bind(v6);
-            match bound {
+            match bind(v6) {
                 Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => (v4, bind(v4)),
-                bound => (v6, bound),
+                result => (v6, result),
             }
         }
         BindTo::Unix { path, .. } => {
@@ -78,10 +78,10 @@ fn check_address(address: &Address) -> Result<(), String> {
                 .map_err(|error| format!("cannot listen on {address}: {error}"));
         }
     };
-    let own = || port_holder(ip).is_some_and(|(pid, _)| is_own(pid));
-    match bound {
+    let is_own_port = || port_holder(ip).is_some_and(|(pid, _)| is_own(pid));
+    match result {
         Ok(()) => Ok(()),
-        Err(Errno::ADDRINUSE) if own() => Ok(()),
+        Err(Errno::ADDRINUSE) if is_own_port() => Ok(()),
         Err(error) => Err(format!(
             "cannot listen on {address}: {}",
             explain(ip, &error.into())
@@ -111,9 +111,11 @@ fn overlap(first: &BindTo, second: &BindTo) -> bool {
     }
 }
 
-fn covers(all: IpAddr, first: IpAddr) -> bool {
-    let same_family = all.is_ipv4() == first.is_ipv4();
-    all == first || all.is_unspecified() && (same_family || all.is_ipv6() && !is_v6_only())
+/// Returns whether a socket on `address` also receives the connections to `other`.
+fn covers(address: IpAddr, other: IpAddr) -> bool {
+    let is_same_family = address.is_ipv4() == other.is_ipv4();
+    address == other
+        || address.is_unspecified() && (is_same_family || address.is_ipv6() && !is_v6_only())
 }
 
 fn is_v6_only() -> bool {
@@ -145,7 +147,7 @@ fn check_socket(path: &Path) -> io::Result<()> {
         return Err(io::Error::other("the path is too long: 108 bytes at most"));
     }
     match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => Err(io::Error::other(
+        Ok(metadata) if !metadata.file_type().is_socket() => Err(io::Error::other(
             "there is a file that is no socket: remove it",
         )),
         _ => check_folder(path),
@@ -154,7 +156,7 @@ fn check_socket(path: &Path) -> io::Result<()> {
 
 fn check_writable(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         Ok(_) => Ok(access(path, Access::WRITE_OK)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => check_folder(path),
         Err(error) => Err(error),

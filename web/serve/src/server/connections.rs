@@ -31,7 +31,8 @@ pub(crate) struct Connections {
 
 #[derive(Debug, Default)]
 struct Table {
-    next: u64,
+    /// Number of the connection that was added last.
+    last_number: u64,
     open: HashMap<u64, Weak<Conn>>,
     per_peer: HashMap<IpAddr, usize>,
 }
@@ -84,8 +85,8 @@ impl Connections {
             return None;
         }
         table.per_peer.insert(key, count + 1);
-        table.next += 1;
-        let number = table.next;
+        table.last_number += 1;
+        let number = table.last_number;
         let conn = open(number);
         table.open.insert(number, Arc::downgrade(&conn));
         Some(conn)

@@ -251,7 +251,7 @@ impl Started {
         let shared = self.shared;
         let _commands = self.commands;
         let sweeper = upshift::spawn(sweep::sweep(shared.clone()), ACCEPT_LEVEL);
-        let accepting: Vec<_> = self
+        let acceptors: Vec<_> = self
             .listeners
             .into_iter()
             .map(|listener| upshift::spawn(accept(listener, shared.clone()), ACCEPT_LEVEL))
@@ -264,15 +264,15 @@ impl Started {
             time::sleep(delay).await;
         }
         shared.draining.store(true, SeqCst);
-        for accepting in accepting {
+        for acceptor in acceptors {
             // The listener closes with this coroutine.
-            accepting.cancel();
-            let _ = accepting.await;
+            acceptor.cancel();
+            let _ = acceptor.await;
         }
-        let left = drain(&shared).await;
+        let cut_off = drain(&shared).await;
         sweeper.cancel();
         let _ = sweeper.await;
-        left
+        cut_off
     }
 }
 
@@ -288,6 +288,8 @@ fn service_error(error: BoxError) -> Response<Body> {
     reply::text(StatusCode::INTERNAL_SERVER_ERROR, "the service failed\n")
 }
 
+/// Raises the limit of descriptors to the hard limit; returns the new limit, or `None` if there is
+/// none.
 fn raise_descriptors() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -306,17 +308,17 @@ async fn drain(shared: &Arc<Shared>) -> usize {
     let limit = shared.settings().config.drain_timeout;
     let wake = |shared: &Shared, id| _ = shared.runtime.wake(id);
     for_each_coroutine(shared, wake);
-    let next = REQUEST_GRACE.min(limit);
-    let _ = time::timeout(next, all_closed(shared)).await;
+    let grace = REQUEST_GRACE.min(limit);
+    let _ = time::timeout(grace, all_closed(shared)).await;
     shared.closing.store(true, SeqCst);
     for_each_coroutine(shared, wake);
-    let _ = time::timeout(limit - next, all_closed(shared)).await;
-    let left = shared.connections.count();
-    if left > 0 {
+    let _ = time::timeout(limit - grace, all_closed(shared)).await;
+    let open = shared.connections.count();
+    if open > 0 {
         for_each_coroutine(shared, |shared, id| _ = shared.runtime.cancel(id));
         let _ = time::timeout(Duration::from_secs(5), all_closed(shared)).await;
     }
-    left
+    open
 }
 
 fn for_each_coroutine(shared: &Shared, act: impl Fn(&Shared, upshift::CoroutineId)) {
@@ -355,13 +357,13 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
 fn admit(shared: &Arc<Shared>, accepted: Accepted, peer: SocketAddr, plain: bool) {
     let settings = shared.settings();
     let limits = &settings.config.limits;
-    let opened = shared.connections.insert(
+    let conn = shared.connections.insert(
         peer,
         limits.connections,
         limits.connections_per_peer,
         |number| Arc::new(Conn::new(shared.clone(), number, peer, plain)),
     );
-    let Some(conn) = opened else {
+    let Some(conn) = conn else {
         shared.connections.warn_if_full();
         shared.metrics.turned_away.fetch_add(1, Relaxed);
         return;

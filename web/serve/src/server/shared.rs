@@ -47,13 +47,13 @@ impl Settings {
     }
 
     pub(crate) fn rule_for(&self, site: usize, facts: &Facts) -> Option<Level> {
-        let (rules, own) = (&self.config.priority, &self.sites.get(site).rules);
-        if rules.is_empty() && own.is_empty() {
+        let (rules, site_rules) = (&self.config.priority, &self.sites.get(site).rules);
+        if rules.is_empty() && site_rules.is_empty() {
             return None;
         }
         let normalized = rules::normalize(facts.uri.path());
         let matches = |rule: &&Rule| rule.matches(facts, &normalized);
-        let mut rules = rules.iter().chain(own);
+        let mut rules = rules.iter().chain(site_rules);
         rules.find(matches).map(|rule| rule.level)
     }
 
@@ -64,14 +64,14 @@ impl Settings {
         self.rule_for(site, facts)
     }
 
-    pub(crate) fn clamped(&self, asked: Urgency) -> Urgency {
-        asked.clamped(self.config.ceiling)
+    pub(crate) fn clamped(&self, urgency: Urgency) -> Urgency {
+        urgency.clamped(self.config.ceiling)
     }
 }
 
 fn saved_headers(config: &Config) -> Vec<HeaderName> {
-    let of_sites = config.site.iter().flat_map(|site| &site.priority);
-    let rules = config.priority.iter().chain(of_sites);
+    let site_rules = config.site.iter().flat_map(|site| &site.priority);
+    let rules = config.priority.iter().chain(site_rules);
     let headers = rules.filter_map(|rule| rule.header.as_ref());
     let mut names: Vec<_> = headers.map(|(name, _)| name.clone()).collect();
     if !config.site.is_empty() {
@@ -91,8 +91,10 @@ pub(crate) type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Syn
 
 pub(crate) struct Shared {
     pub(crate) settings: RwLock<Arc<Settings>>,
+    /// Number of times that the settings were replaced.
     pub(crate) epoch: AtomicU64,
     pub(crate) initial_config: Config,
+    /// Level at which requests are read.
     pub(crate) receive_level: Level,
     pub(crate) receive_levels: Arc<ReceiveLevels>,
     pub(crate) gates: Gates,
@@ -112,6 +114,7 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// Set when the server no longer waits for clients that have not sent a request.
     pub(crate) closing: AtomicBool,
+    /// Notified when `leaving` is set.
     pub(crate) drain: Notify,
 }
 
@@ -149,12 +152,12 @@ impl Shared {
         })
     }
 
-    /// Moves requests in progress to the levels that `level` returns. Returns the number of
+    /// Moves requests in progress to the levels that `new_level` returns. Returns the number of
     /// requests whose level has changed.
-    fn reprio(&self, level: impl Fn(&Entry) -> Option<Level>) -> usize {
+    fn reprio(&self, new_level: impl Fn(&Entry) -> Option<Level>) -> usize {
         let mut moved = 0;
         self.connections
-            .for_each(|conn| moved += conn.in_flight.reprio(&self.runtime, &level));
+            .for_each(|conn| moved += conn.in_flight.reprio(&self.runtime, &new_level));
         moved
     }
 }
@@ -234,7 +237,7 @@ impl Control {
             Some(read) => read()?,
             None => self.shared.settings().config.clone(),
         };
-        let restart = self.shared.initial_config.restart_for(&config);
+        let restart = self.shared.initial_config.changed_start_settings(&config);
         let settings = Settings::new(config)?;
         notice::warn(&settings.sites.warnings);
         let moved = self.shared.install(settings);

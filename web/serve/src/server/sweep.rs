@@ -11,8 +11,9 @@ use upshift::time;
 use crate::clock;
 use crate::server::shared::Shared;
 
+/// Time between two sweeps.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Number of closed connections from which the heap is trimmed.
+/// Number of closed connections at which the heap is trimmed.
 const TRIM_THRESHOLD: usize = 256;
 /// Minimum time between two trims of the heap, in ms.
 const MIN_TRIM_INTERVAL: u64 = 2000;
@@ -56,10 +57,10 @@ impl ConnectionTrend {
     /// until the next trim.
     fn should_trim(&mut self, open: usize, now: u64) -> bool {
         self.peak = self.peak.max(open);
-        let falls = open < self.previous;
+        let is_falling = open < self.previous;
         self.previous = open;
         let is_due = now.saturating_sub(self.trimmed_at) >= MIN_TRIM_INTERVAL;
-        let should_trim = self.peak - open >= TRIM_THRESHOLD && is_due && !falls;
+        let should_trim = self.peak - open >= TRIM_THRESHOLD && is_due && !is_falling;
         if should_trim {
             self.peak = open;
             self.trimmed_at = now;

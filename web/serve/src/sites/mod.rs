@@ -132,9 +132,9 @@ impl Sites {
     /// Returns whether a client that named `server` (SNI) has received the certificate of another
     /// site. The client must then use another connection (RFC 9110, section 15.5.20).
     pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
-        let shown = &self.all[self.hosts.find(server)].key;
-        match (shown, &self.all[site].key) {
-            (Some(shown), Some(key)) => !Arc::ptr_eq(shown, key) && shown.cert != key.cert,
+        let sent_key = &self.all[self.hosts.find(server)].key;
+        match (sent_key, &self.all[site].key) {
+            (Some(sent_key), Some(key)) => !Arc::ptr_eq(sent_key, key) && sent_key.cert != key.cert,
             _ => false,
         }
     }

@@ -12,24 +12,28 @@ use rustls::{Error, ServerConfig};
 use crate::config::TlsFiles;
 use crate::request::host::Hosts;
 
-/// An error contains the file, its fault, and a remedy.
+/// Reads a certificate chain and its private key.
+///
+/// # Errors
+/// Returns the file, its fault, and a remedy.
 pub(crate) fn read(files: &TlsFiles) -> Result<Arc<CertifiedKey>, String> {
     let (certificate, key) = (files.certificate.display(), files.key.display());
-    let wrong = |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
+    let certificate_error =
+        |error: &dyn std::fmt::Display| format!("certificate {certificate}: {error}");
     let chain: Vec<_> = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect)
-        .map_err(|error| wrong(&describe(&error)))?;
+        .map_err(|error| certificate_error(&describe(&error)))?;
     if chain.is_empty() {
-        let found = match PrivateKeyDer::from_pem_file(&files.certificate) {
+        let fault = match PrivateKeyDer::from_pem_file(&files.certificate) {
             Ok(_) => "this is a key; are the two files mixed up?",
             Err(_) => "no `BEGIN CERTIFICATE` in it (PEM)",
         };
-        return Err(wrong(&found));
+        return Err(certificate_error(&fault));
     }
-    let private = PrivateKeyDer::from_pem_file(&files.key)
+    let private_key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|error| format!("key {key}: {}", describe_key_error(&files.key, &error)))?;
     let provider = rustls::crypto::ring::default_provider();
-    CertifiedKey::from_der(chain, private, &provider)
+    CertifiedKey::from_der(chain, private_key, &provider)
         .map(Arc::new)
         .map_err(|error| match error {
             Error::InconsistentKeys(_) => {

@@ -68,8 +68,8 @@ fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed(
         let post = "POST /x HTTP/1.1\r\nhost: test\r\n";
         let head = format!("{post}transfer-encoding: {coding}\r\n\r\n0\r\n\r\n");
         let mut stream = server.connect_and_send(format!("{head}{SMUGGLED}"));
-        let (answer, closed) = read_until_closed(&mut stream);
-        assert!(closed, "{coding}");
+        let (answer, is_closed) = read_until_closed(&mut stream);
+        assert!(is_closed, "{coding}");
         assert!(
             answer.starts_with("HTTP/1.1 501") && answer.contains("connection: close"),
             "{coding}: {answer}"
@@ -84,8 +84,8 @@ fn transfer_codings_other_than_chunked_are_refused_and_the_connection_is_closed(
 /// Returns all received bytes, and whether the server then closed the connection.
 fn read_until_closed(stream: &mut TcpStream) -> (String, bool) {
     let mut bytes = Vec::new();
-    let closed = stream.read_to_end(&mut bytes).is_ok();
-    (String::from_utf8_lossy(&bytes).into_owned(), closed)
+    let is_closed = stream.read_to_end(&mut bytes).is_ok();
+    (String::from_utf8_lossy(&bytes).into_owned(), is_closed)
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn a_url_that_is_too_long_is_named_as_the_reason() {
     let ask = |length: usize, field: usize| {
         let (path, field) = ("a".repeat(length), "y".repeat(field));
         let head = format!("GET /{path} HTTP/1.1\r\nhost: test\r\nx: {field}\r\n\r\n");
-        let (answer, closed) = read_until_closed(&mut server.connect_and_send(head));
-        assert!(closed, "{length}");
+        let (answer, is_closed) = read_until_closed(&mut server.connect_and_send(head));
+        assert!(is_closed, "{length}");
         answer
     };
     for length in [20_000, 60_000] {

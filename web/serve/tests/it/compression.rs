@@ -49,7 +49,7 @@ fn server(folder: &Folder) -> TestServer {
 }
 
 #[test]
-fn texts_are_compressed_for_clients_that_accept_it() {
+fn texts_are_compressed_for_clients_that_accept_gzip() {
     let folder = Folder::new();
     let server = server(&folder);
     for (name, lines) in [("a.html", 100), ("large.json", 40_000)] {
@@ -98,12 +98,15 @@ fn other_clients_and_files_get_no_compression() {
         assert!(answer.header("content-length").is_some(), "{path} {fields}");
     }
     // A precompressed file is preferred to compression on the fly.
-    let made = get(&server, "/made.css", GZIP);
+    let precompressed = get(&server, "/made.css", GZIP);
     assert_eq!(
-        (made.header("content-encoding"), made.text().as_str()),
+        (
+            precompressed.header("content-encoding"),
+            precompressed.text().as_str()
+        ),
         (Some("gzip"), "precompressed")
     );
-    assert!(made.header("content-length").is_some());
+    assert!(precompressed.header("content-length").is_some());
     // By default compression is off.
     let plain = TestServer::files(&folder.0);
     assert_eq!(

@@ -91,9 +91,12 @@ fn responses_without_an_error_keep_their_body() {
     let part = server.get("/a.txt", "range: bytes=0-0\r\n");
     assert_eq!((part.status, part.text().as_str()), (206, "a"));
     // Endpoints keep their own messages, because programs read them.
-    let wrong = server.get("/matrix?n=0", "");
+    let invalid_matrix = server.get("/matrix?n=0", "");
     assert_eq!(
-        (wrong.status, wrong.text().starts_with("n must")),
+        (
+            invalid_matrix.status,
+            invalid_matrix.text().starts_with("n must")
+        ),
         (400, true)
     );
 }

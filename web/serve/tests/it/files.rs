@@ -98,13 +98,13 @@ fn waiting_requests_share_a_file_that_one_of_them_opens() {
     }
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(&events, &mut buffer);
-    let mut opened = 0;
+    let mut openings = 0;
     while let Ok(event) = reader.next() {
-        opened += u32::from(event.events().contains(inotify::ReadFlags::OPEN));
+        openings += u32::from(event.events().contains(inotify::ReadFlags::OPEN));
     }
-    // The test opens the file once for writing, and the server drops its cache four times per
-    // second.
-    assert!((2..10).contains(&opened), "{opened}");
+    // The test opens the file once for writing, and the server at least once. The server also
+    // closes its cached files four times a second, so a slow machine sees a few more openings.
+    assert!((2..10).contains(&openings), "{openings} openings");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn read_to_close(stream: &mut TcpStream) -> (usize, bool) {
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => return (count, true),
-            Ok(more) => count += more,
+            Ok(length) => count += length,
             Err(error) => return (count, error.kind() == ErrorKind::ConnectionReset),
         }
     }
@@ -335,8 +335,8 @@ fn a_file_that_shrinks_while_it_is_sent_ends_the_response_early() {
         .unwrap()
         .set_len(10)
         .unwrap();
-    let (received, closed) = read_to_close(&mut stream);
-    assert!(received < 64 << 20 && closed, "{received} bytes");
+    let (received, is_closed) = read_to_close(&mut stream);
+    assert!(received < 64 << 20 && is_closed, "{received} bytes");
     assert!(server.is_healthy());
 }
 
@@ -392,20 +392,20 @@ fn large_and_small_responses_follow_each_other_on_a_connection() {
     // The requests are sent all at once, or each after the response to the one before.
     for pipelined in [true, false] {
         let mut stream = server.connect();
-        let mut other = stream.try_clone().unwrap();
-        let texts = requests.map(|(method, path, more, _, _)| {
-            format!("{method} /{path} HTTP/1.1\r\nhost: x\r\n{more}\r\n")
+        let mut writer = stream.try_clone().unwrap();
+        let texts = requests.map(|(method, path, fields, _, _)| {
+            format!("{method} /{path} HTTP/1.1\r\nhost: x\r\n{fields}\r\n")
         });
         if pipelined {
             stream.write_all(texts.concat().as_bytes()).unwrap();
         }
-        for ((method, path, more, status, body), text) in requests.iter().zip(&texts) {
+        for ((method, path, fields, status, body), text) in requests.iter().zip(&texts) {
             if !pipelined {
-                other.write_all(text.as_bytes()).unwrap();
+                writer.write_all(text.as_bytes()).unwrap();
             }
             let answer = read_response(&mut stream, *method == "GET");
-            assert_eq!(answer.status, *status, "{method} {path} {more}");
-            assert!(answer.body == *body, "{method} {path} {more}");
+            assert_eq!(answer.status, *status, "{method} {path} {fields}");
+            assert!(answer.body == *body, "{method} {path} {fields}");
         }
     }
 }
@@ -424,26 +424,30 @@ fn a_slow_reader_gets_a_whole_file_that_leaves_the_page_cache_meanwhile() {
     for evicted in [Some((40 << 20 | 0x9000, page)), Some((0, None)), None] {
         let server = TestServer::files(&folder.0);
         let mut stream = server.connect_and_send("GET /big.bin HTTP/1.1\r\nhost: x\r\n\r\n");
-        let mut got = vec![0; 1 << 20];
-        stream.read_exact(&mut got).unwrap();
+        let mut received = vec![0; 1 << 20];
+        stream.read_exact(&mut received).unwrap();
         // After this time the socket buffers are full.
         std::thread::sleep(std::time::Duration::from_millis(100));
         match evicted {
             Some((offset, length)) => fadvise(&file, offset, length, Advice::DontNeed).unwrap(),
             None => server.control.drain(),
         }
-        let mut some = vec![0; 300_000];
-        while got.len() < big.len() {
-            let count = stream.read(&mut some).unwrap();
-            assert_ne!(count, 0, "after {} bytes", got.len());
-            got.extend_from_slice(&some[..count]);
+        let mut buffer = vec![0; 300_000];
+        while received.len() < big.len() {
+            let count = stream.read(&mut buffer).unwrap();
+            assert_ne!(count, 0, "after {} bytes", received.len());
+            received.extend_from_slice(&buffer[..count]);
         }
-        let body = got.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
-        let left = body + big.len() - got.len();
-        got.resize(body + big.len(), 0);
-        let end = got.len() - left;
-        stream.read_exact(&mut got[end..]).unwrap();
-        assert!(got[body..] == big);
+        let body = received
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n")
+            .unwrap()
+            + 4;
+        let missing = body + big.len() - received.len();
+        received.resize(body + big.len(), 0);
+        let end = received.len() - missing;
+        stream.read_exact(&mut received[end..]).unwrap();
+        assert!(received[body..] == big);
         assert_eq!(server.end(), 0);
     }
 }
@@ -493,13 +497,16 @@ fn a_file_of_one_piece_that_shrinks_is_never_padded() {
         file.set_len(0).unwrap();
         // Some responses are complete and later ones empty, or the connection ends within a
         // response.
-        let mut got = vec![1; 1 << 20];
-        let mut all = 0;
-        while let Ok(count @ 1..) = stream.read(&mut got) {
-            all += count;
-            assert!(!got[..count].contains(&0), "after {all} bytes");
+        let mut buffer = vec![1; 1 << 20];
+        let mut received = 0;
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            received += count;
+            assert!(!buffer[..count].contains(&0), "after {received} bytes");
         }
-        assert!(all > 60_000 && all < 60_000 * REQUESTS, "{all}");
+        assert!(
+            received > 60_000 && received < 60_000 * REQUESTS,
+            "{received} bytes"
+        );
     }
     assert!(server.is_healthy());
 }

@@ -30,8 +30,8 @@ fn exchange(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
-        let reset = error.kind() == std::io::ErrorKind::ConnectionReset;
-        assert!(reset, "{error}");
+        let is_reset = error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(is_reset, "{error}");
     }
     answer
 }

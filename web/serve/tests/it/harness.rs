@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use upshift_serve::{Config, Control, Server};
 
+/// A temporary folder, which is removed when this value is dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -47,16 +48,17 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
+    /// Starts a server of the files below `root`.
     pub(crate) fn files(root: &Path) -> TestServer {
         TestServer::with_config(root, |_| {})
     }
 
-    /// `change` adapts the configuration.
+    /// Starts a server of the files below `root`. `change` adapts the configuration.
     pub(crate) fn with_config(root: &Path, change: impl FnOnce(&mut Config)) -> TestServer {
         TestServer::start(root, change, |server| server)
     }
 
-    /// `change` adapts the configuration, and `extend` the bound server.
+    /// Starts a server. `change` adapts the configuration, and `extend` the bound server.
     pub(crate) fn start(
         root: &Path,
         change: impl FnOnce(&mut Config),
@@ -215,11 +217,11 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-/// Reads until `enough` accepts the received bytes or the stream ends, and returns them.
-pub(crate) fn read_until(stream: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+/// Reads until `is_complete` accepts the received bytes or the stream ends, and returns them.
+pub(crate) fn read_until(stream: &mut TcpStream, is_complete: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut all = Vec::new();
     let mut buffer = [0; 16384];
-    while !enough(&all)
+    while !is_complete(&all)
         && let Ok(count @ 1..) = stream.read(&mut buffer)
     {
         all.extend_from_slice(&buffer[..count]);

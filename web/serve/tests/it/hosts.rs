@@ -193,8 +193,8 @@ fn a_reload_adds_hosts_and_changes_the_levels_of_running_requests() {
     changed.site[0].priority = vec!["/matrix=62".parse().unwrap()];
     changed.site.push(site(&folder, &["b.test"], "b"));
     *config.lock().unwrap() = Some(changed.clone());
-    let done = server.control.reload().unwrap();
-    assert_eq!((done.moved, done.restart.len()), (1, 0));
+    let reloaded = server.control.reload().unwrap();
+    assert_eq!((reloaded.moved, reloaded.restart.len()), (1, 0));
     assert_eq!(
         (
             site_name("a.test"),
@@ -255,12 +255,12 @@ fn the_certificate_is_chosen_by_the_requested_host() {
             if host != "x.a.test" {
                 options.extend(["-w", "%{http_code}"]);
             }
-            let got = get(&a.certificate, "a.test", &options).unwrap();
-            assert_eq!(got, (true, answer.to_owned()), "{version}, {host}");
+            let outcome = get(&a.certificate, "a.test", &options).unwrap();
+            assert_eq!(outcome, (true, answer.to_owned()), "{version}, {host}");
         }
         let options = [version, "-H", "host: c.rest.test"];
-        let got = get(&rest.certificate, "rest.test", &options).unwrap();
-        assert_eq!(got, (true, "b".to_owned()));
+        let outcome = get(&rest.certificate, "rest.test", &options).unwrap();
+        assert_eq!(outcome, (true, "b".to_owned()));
         // Without a server name, the server sends the default certificate, and serves the requested
         // host.
         let port = server.address.port();

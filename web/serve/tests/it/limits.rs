@@ -21,7 +21,7 @@ fn short_timeouts(config: &mut Config) {
 fn a_client_that_sends_its_head_too_slowly_is_cut_off() {
     let folder = Folder::new();
     let server = TestServer::with_config(&folder.0, short_timeouts);
-    let began = Instant::now();
+    let started = Instant::now();
     let mut stream = server.connect();
     for byte in b"GET / HTTP/1.1\r\nhost: test\r\nx: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" {
         if stream.write_all(&[*byte]).is_err() {
@@ -30,7 +30,7 @@ fn a_client_that_sends_its_head_too_slowly_is_cut_off() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(read_to_end(&mut stream).is_empty());
-    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(started.elapsed() < Duration::from_secs(60));
     server.wait_until_idle();
 }
 
@@ -56,15 +56,15 @@ fn a_client_that_sends_its_body_too_slowly_is_cut_off() {
     let server = TestServer::with_service(&folder, short_timeouts, app);
     let mut stream =
         server.connect_and_send("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n");
-    let began = Instant::now();
+    let started = Instant::now();
     // The client is never silent for as long as the time-out, but its rate is far too low.
-    while began.elapsed() < Duration::from_secs(60) {
+    while started.elapsed() < Duration::from_secs(60) {
         if stream.write_all(b"x").is_err() {
             break;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(started.elapsed() < Duration::from_secs(60));
     server.wait_until_idle();
 }
 
@@ -79,7 +79,7 @@ fn a_client_that_does_not_read_is_cut_off() {
     stream.peek(&mut [0]).unwrap();
     server.wait_until_idle();
     let received = read_to_end(&mut stream).len();
-    assert!(received < 256 << 20, "{received}");
+    assert!(received < 256 << 20, "{received} bytes");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn idle_connections_cause_no_polls() {
     };
     let polls_without_idle = polls_of_100_requests();
     // Both ends of a connection count as files of this process. The server has raised the soft
-    // limit to the hard limit.
+    // limit to the hard limit. 500 files are left for everything else.
     let max_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let count = max_files.map_or(10_000, |max| 10_000.min((max as usize - 500) / 2));
     let idle: Vec<_> = (0..count).map(|_| server.connect()).collect();
@@ -191,7 +191,7 @@ fn files_are_served_however_long_their_level_waits() {
             upshift::yield_if_needed().await;
         }
     };
-    let hog = server.handle.spawn(computation, upshift::Level::at::<8>());
+    let computing = server.handle.spawn(computation, upshift::Level::at::<8>());
     let close = "host: x\r\nconnection: close\r\n\r\n";
     let ask = |path: &str| server.connect_and_send(format!("GET {path} HTTP/1.1\r\n{close}"));
     let mut waiting = vec![ask("/page.txt")];
@@ -208,7 +208,7 @@ fn files_are_served_however_long_their_level_waits() {
         .map(|stream| Answer::parse(read_to_end(stream)));
     let statuses: Vec<_> = answers.map(|answer| answer.status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 404]);
-    drop(hog);
+    drop(computing);
 }
 
 #[test]
@@ -239,12 +239,12 @@ fn a_client_that_sends_many_requests_and_reads_nothing_is_closed() {
     while stream.write_all(&many).is_ok() {}
     server.wait_until_idle();
     // The server's end is closed, so the kernel resets the connection when bytes arrive.
-    let began = Instant::now();
+    let started = Instant::now();
     loop {
         match stream.write(b"x") {
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => break,
             _ => assert!(
-                began.elapsed() < Duration::from_secs(30),
+                started.elapsed() < Duration::from_secs(30),
                 "the connection is still open"
             ),
         }

@@ -65,9 +65,9 @@ fn a_reload_changes_rules_and_an_invalid_file_changes_nothing() {
         priority: vec!["/x=11".parse().unwrap()],
         ..Config::default()
     });
-    let done = server.control.reload().unwrap();
-    assert_eq!(done.moved, 0);
-    assert_eq!(done.restart, ["listen"]);
+    let reloaded = server.control.reload().unwrap();
+    assert_eq!(reloaded.moved, 0);
+    assert_eq!(reloaded.restart, ["listen"]);
     assert_eq!(server.get("/x", "").text(), "11");
 }
 

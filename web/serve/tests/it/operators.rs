@@ -61,11 +61,11 @@ fn a_plain_address_beside_tls_redirects_to_https() {
 fn redirects_take_precedence_over_files_and_services() {
     let folder = Folder::new();
     folder.write("old/page.txt", "a page");
-    let moved = |config: &mut Config| config.redirect = vec![redirect("/old", "/new")];
+    let set_redirect = |config: &mut Config| config.redirect = vec![redirect("/old", "/new")];
     let app = axum::Router::new().fallback(|| async { "the service" });
     for server in [
-        TestServer::with_config(&folder.0, moved),
-        TestServer::with_service(&folder, moved, app),
+        TestServer::with_config(&folder.0, set_redirect),
+        TestServer::with_service(&folder, set_redirect, app),
     ] {
         let answer = server.get("/old/page.txt?x", "");
         assert_eq!(answer.status, 308, "{}", answer.head);
@@ -197,8 +197,8 @@ fn a_check_names_each_fault_and_creates_no_file() {
     config.control = Some(folder.0.join("control"));
     config.files.fallback = Some("app.html".into());
     config.priority = vec!["GTE /a=3".parse().unwrap()];
-    let remarks = Server::check(&config).unwrap();
-    assert_eq!(remarks.len(), 2, "{remarks:?}");
+    let warnings = Server::check(&config).unwrap();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
     // The check has not bound the port.
     std::net::TcpListener::bind(address).unwrap();

@@ -99,11 +99,11 @@ fn the_operator_changes_the_levels_of_running_requests() {
         .collect();
     levels.sort();
     assert_eq!(levels, ["5", "52", "52"]);
-    let moved = server
+    let reloaded = server
         .control
         .add_rule("/work=50".parse().unwrap())
         .unwrap();
-    assert_eq!(moved.moved, 0, "no request is running any more");
+    assert_eq!(reloaded.moved, 0, "no request is running any more");
     assert_eq!(server.get("/work", "priority: u=0\r\n").text(), "50");
 }
 
@@ -116,7 +116,7 @@ fn under_overload_only_the_least_urgent_requests_are_refused() {
     });
     // An endless computation at level 28 makes all less urgent requests wait.
     let address = server.address;
-    let hog = std::thread::spawn(move || talk(address, "/work", "u=3"));
+    let computation = std::thread::spawn(move || talk(address, "/work", "u=3"));
     server.wait_for_requests(1);
     let refused = Arc::new(Mutex::new(Vec::new()));
     let mut background = Vec::new();
@@ -138,7 +138,7 @@ fn under_overload_only_the_least_urgent_requests_are_refused() {
     let refusals = refused.lock().unwrap().clone();
     assert!(refusals[0].contains("retry-after: 1"), "{}", refusals[0]);
     stop.store(true, Ordering::Relaxed);
-    assert!(hog.join().unwrap().starts_with("HTTP/1.1 200"));
+    assert!(computation.join().unwrap().starts_with("HTTP/1.1 200"));
     for client in background {
         client.join().unwrap();
     }

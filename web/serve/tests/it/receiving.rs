@@ -15,6 +15,7 @@ use crate::http2::{
 
 const UNKNOWN_FRAME: u8 = 0xee;
 
+/// Shortest duration of a flood.
 const FLOOD: Duration = Duration::from_millis(800);
 const URGENT_REQUESTS: usize = 20;
 
@@ -78,38 +79,40 @@ fn flood(case: &str, count: usize, connect: fn(&TestServer) -> TcpStream, bytes:
     let server = TestServer::files(&folder.0);
     let receive_level = 2;
     let default_level = upshift_serve::Urgency::default().level().get();
-    let client: Vec<_> = (0..count)
+    let clients: Vec<_> = (0..count)
         .map(|_| Flood::start(connect(&server), bytes.to_vec()))
         .collect();
     // After this time the clients have exhausted their initial budgets.
     std::thread::sleep(FLOOD / 4);
-    let (began, before) = (Instant::now(), polls(&server, &[receive_level]));
+    let (started, before) = (Instant::now(), polls(&server, &[receive_level]));
     let all_before = polls(&server, &[receive_level, default_level]);
     let mut urgent = server.connect();
     let request = b"GET /plaintext HTTP/1.1\r\nhost: test\r\npriority: u=0\r\n\r\n";
     let mut answered = 0;
-    while answered < URGENT_REQUESTS || began.elapsed() < FLOOD {
+    while answered < URGENT_REQUESTS || started.elapsed() < FLOOD {
         urgent.write_all(request).unwrap();
         let got = read_until(&mut urgent, |got| got.ends_with(b"Hello, World!"));
         assert!(got.starts_with(b"HTTP/1.1 200"), "{case}: {got:?}");
         answered += 1;
         std::thread::sleep(Duration::from_millis(5));
         assert!(
-            began.elapsed() < Duration::from_secs(60),
+            started.elapsed() < Duration::from_secs(60),
             "{case}: {answered} urgent requests in a minute"
         );
     }
-    let (took, after) = (began.elapsed(), polls(&server, &[receive_level]));
+    let (took, after) = (started.elapsed(), polls(&server, &[receive_level]));
     let receiving = after.0 - before.0;
-    let (run, number) = polls(&server, &[receive_level, default_level]);
-    let mean_poll = (run - all_before.0) / u32::try_from((number - all_before.1).max(1)).unwrap();
-    let bytes: Vec<_> = client.into_iter().map(Flood::end).collect();
+    let (run, poll_count) = polls(&server, &[receive_level, default_level]);
+    let mean_poll =
+        (run - all_before.0) / u32::try_from((poll_count - all_before.1).max(1)).unwrap();
+    let bytes: Vec<_> = clients.into_iter().map(Flood::end).collect();
     println!(
         "{case} x {count}: {answered} in {took:?}, {receiving:?} at the level of receiving, {mean_poll:?} a poll, {bytes:?}"
     );
     assert!(bytes.iter().all(|bytes| bytes[0] > 0), "{case}: {bytes:?}");
-    // The bound is a fifth of the time and, for each connection, its initial budget and six of its
-    // longest polls, during which a busy machine may have stopped the server.
+    // The bound is a fifth of the time and, for each connection, its initial budget of 1 ms and six
+    // of its longest polls, during which a busy machine may have stopped the server. A longest poll
+    // is assumed to take 20 times the mean.
     let longest = 20 * mean_poll;
     let bound = took / 5 + (Duration::from_millis(1) + 6 * longest) * count as u32;
     assert!(
@@ -175,7 +178,7 @@ fn many_floods_at_once_leave_the_cpu_to_urgent_requests() {
     );
 }
 
-/// The server must receive from such a client again when the client's budget has been refilled,
+/// The server must receive from the client again when the client's budget has been refilled,
 /// although more urgent work keeps the CPU busy.
 #[test]
 fn a_client_that_exhausted_its_budget_is_received_again_beside_a_request_that_computes() {

@@ -148,7 +148,7 @@ fn a_time_in_the_future_or_before_the_epoch_is_not_sent_as_last_modified() {
         let answer = server.get(&path, "");
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("last-modified"), None, "{name}");
-        // Conditions by date have no effect; those by ETag have.
+        // Conditions by date have no effect, but conditions by ETag have.
         let tag = answer.header("etag").unwrap();
         let same = server.get(&path, &format!("if-none-match: {tag}\r\n"));
         assert_eq!(same.status, 304, "{name}");

@@ -61,27 +61,27 @@ fn attempt(case: &str, mut run: impl FnMut() -> Outcome) {
 
 /// Paces a client at [`RATE`], and records the longest time between two of its steps.
 struct Pacer {
-    began: Instant,
-    last: Instant,
-    longest: Duration,
+    started: Instant,
+    last_step_at: Instant,
+    longest_pause: Duration,
 }
 
 impl Pacer {
     fn start() -> Pacer {
         let now = Instant::now();
         Pacer {
-            began: now,
-            last: now,
-            longest: Duration::ZERO,
+            started: now,
+            last_step_at: now,
+            longest_pause: Duration::ZERO,
         }
     }
 
     /// Records a step, and sleeps until `bytes` bytes are due.
     fn step(&mut self, bytes: u64) {
         let now = Instant::now();
-        self.longest = self.longest.max(now - self.last);
-        self.last = now;
-        let due = self.began + Duration::from_secs(bytes) / RATE;
+        self.longest_pause = self.longest_pause.max(now - self.last_step_at);
+        self.last_step_at = now;
+        let due = self.started + Duration::from_secs(bytes) / RATE;
         std::thread::sleep(due.saturating_duration_since(now));
     }
 
@@ -89,10 +89,10 @@ impl Pacer {
     fn end(self, served: bool) -> Outcome {
         if served {
             Outcome::Served
-        } else if self.longest > TIMEOUT / 4 {
-            Outcome::Paused(self.longest)
+        } else if self.longest_pause > TIMEOUT / 4 {
+            Outcome::Paused(self.longest_pause)
         } else {
-            Outcome::CutOff(self.began.elapsed())
+            Outcome::CutOff(self.started.elapsed())
         }
     }
 }
@@ -121,7 +121,7 @@ fn read_slowly<S: Read>(
 ) -> Outcome {
     let mut pacer = Pacer::start();
     let (mut buffer, mut received) = ([0; 4096], 0);
-    while pacer.began.elapsed() < DURATION {
+    while pacer.started.elapsed() < DURATION {
         let Ok(count @ 1..) = stream.read(&mut buffer) else {
             return pacer.end(false);
         };
@@ -235,10 +235,10 @@ fn a_slow_reader_of_http_2_that_opens_its_window_rarely_is_served() {
     let server = TestServer::with_config(&folder.0, short_timeouts);
     attempt("a window of HTTP/2", || {
         let mut stream = request_http2(&server, WINDOW);
-        let mut opened = 0;
+        let mut opened_bytes = 0;
         read_slowly(&server, &mut stream, |stream, received| {
-            if received >= opened + u64::from(HALF) {
-                opened += u64::from(HALF);
+            if received >= opened_bytes + u64::from(HALF) {
+                opened_bytes += u64::from(HALF);
                 let update = frame(WINDOW_UPDATE, 0, 1, &HALF.to_be_bytes());
                 stream.write_all(&update).unwrap();
             }
@@ -291,6 +291,7 @@ fn a_slow_reader_of_http_2_gets_its_whole_response_from_a_draining_server() {
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
             received.extend_from_slice(&buffer[..count]);
             data += handle_frames(&mut stream, &mut received);
+            // The client reads at twice the usual rate.
             pacer.step(data / 2);
         }
         pacer.end(data == LENGTH)
@@ -316,10 +317,10 @@ fn send_slowly(stream: &mut impl Write, bytes: &[u8], pacer: &mut Pacer) -> bool
             Err(_) => return false,
         }
         let now = Instant::now();
-        pacer.longest = pacer
-            .longest
-            .max((now - pacer.last).saturating_sub(TIMEOUT / 4));
-        pacer.last = now;
+        pacer.longest_pause = pacer
+            .longest_pause
+            .max((now - pacer.last_step_at).saturating_sub(TIMEOUT / 4));
+        pacer.last_step_at = now;
         std::thread::sleep(TIMEOUT / 4);
     }
     true

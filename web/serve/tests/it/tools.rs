@@ -179,11 +179,11 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
     let server = TestServer::files(&folder.0);
     let page = server.get("/img/", "").text();
     assert_eq!(page.matches(".svg\"").count(), 1000);
-    let got = folder.0.join("got");
-    std::fs::create_dir(&got).unwrap();
+    let downloads = folder.0.join("got");
+    std::fs::create_dir(&downloads).unwrap();
     // Like a browser over HTTP/1.1, curl uses six connections.
     let pattern = server.url("/img/[0000-0999].svg");
-    let output = got.join("#1").to_str().unwrap().to_owned();
+    let output = downloads.join("#1").to_str().unwrap().to_owned();
     let args = [
         "-sS",
         "--max-time",
@@ -200,7 +200,7 @@ fn a_browser_fetches_a_folder_of_a_thousand_files() {
     if let Some(succeeded) = tool("curl", &args) {
         assert!(succeeded.status.success(), "{}", output_text(&succeeded));
         for n in 0..1000 {
-            let file = std::fs::read_to_string(got.join(format!("{n:04}"))).unwrap();
+            let file = std::fs::read_to_string(downloads.join(format!("{n:04}"))).unwrap();
             assert_eq!(file, format!("<svg id='{n}'/>"));
         }
     }

@@ -27,13 +27,13 @@ fn refusing_server(folder: &Folder) -> TestServer {
     TestServer::with_config(&folder.0, |config| config.limits.body_bytes = 20_000)
 }
 
-/// Reads frames until one satisfies `last`. Returns the kind and the stream of each frame.
-fn read_to(stream: &mut TcpStream, last: impl Fn(&Frame) -> bool) -> Vec<(u8, u32)> {
+/// Reads frames until one satisfies `is_last`. Returns the kind and the stream of each frame.
+fn read_to(stream: &mut TcpStream, is_last: impl Fn(&Frame) -> bool) -> Vec<(u8, u32)> {
     let mut kinds = Vec::new();
     loop {
         let frame = Frame::read(stream).expect("the connection ended");
         kinds.push((frame.kind, frame.stream));
-        if last(&frame) {
+        if is_last(&frame) {
             return kinds;
         }
     }

@@ -19,6 +19,7 @@ const BOUNDS: [u64; 14] = [
 
 #[derive(Debug, Default)]
 struct LevelCounters {
+    /// Sum of the durations, in µs.
     micros: AtomicU64,
     /// Number of requests by duration. The sum of the buckets is the number of all requests.
     buckets: [AtomicU64; BOUNDS.len() + 1],
@@ -29,6 +30,7 @@ struct VcpuCounters {
     levels: [LevelCounters; LEVELS],
     /// Number of responses by the first digit of their status.
     statuses: [AtomicU64; 6],
+    /// Number of bytes of response bodies.
     bytes: AtomicU64,
 }
 
@@ -46,9 +48,11 @@ impl Default for VcpuCounters {
 pub(crate) struct Metrics {
     requests: PerVcpu<VcpuCounters>,
     pub(crate) accepted: AtomicU64,
-    /// Connections that were closed at once because a limit was reached.
+    /// Number of connections that were closed at once because a limit was reached.
     pub(crate) turned_away: AtomicU64,
+    /// Number of connections that a time-out has ended.
     pub(crate) timed_out: AtomicU64,
+    /// Number of requests beyond the rate of their address.
     pub(crate) throttled: AtomicU64,
 }
 
@@ -63,21 +67,22 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
+    /// Counts a request that has ended.
+    pub(crate) fn add_request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let here = self.requests.local();
-        let of = &here.levels[usize::from(level.get())];
-        of.micros.fetch_add(micros, Relaxed);
+        let counters = self.requests.local();
+        let level_counters = &counters.levels[usize::from(level.get())];
+        level_counters.micros.fetch_add(micros, Relaxed);
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
-        of.buckets[bucket].fetch_add(1, Relaxed);
-        here.statuses[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
-        here.bytes.fetch_add(bytes, Relaxed);
+        level_counters.buckets[bucket].fetch_add(1, Relaxed);
+        counters.statuses[usize::from(status / 100).min(5)].fetch_add(1, Relaxed);
+        counters.bytes.fetch_add(bytes, Relaxed);
     }
 
-    fn sum(&self, of: impl Fn(&VcpuCounters) -> &AtomicU64) -> u64 {
+    fn sum(&self, counter: impl Fn(&VcpuCounters) -> &AtomicU64) -> u64 {
         self.requests
             .iter()
-            .map(|vcpu| of(vcpu).load(Relaxed))
+            .map(|vcpu| counter(vcpu).load(Relaxed))
             .sum()
     }
 
@@ -91,7 +96,7 @@ impl Metrics {
     }
 
     pub(crate) fn requests(&self) -> u64 {
-        let of = |class: usize| self.sum(|vcpu| &vcpu.statuses[class]);
-        (0..6).map(of).sum()
+        let responses = |class: usize| self.sum(|vcpu| &vcpu.statuses[class]);
+        (0..6).map(responses).sum()
     }
 }

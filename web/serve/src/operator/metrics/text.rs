@@ -27,7 +27,7 @@ fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     let bytes = metrics.sum(|vcpu| &vcpu.bytes);
     let help = "Bytes of response bodies.";
     out.single("http_response_bytes_total", help, bytes)?;
-    let plain = [
+    let counters = [
         (
             "connections_accepted_total",
             "Connections accepted.",
@@ -49,15 +49,15 @@ fn write(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
             &metrics.throttled,
         ),
     ];
-    for (name, help, counter) in plain {
+    for (name, help, counter) in counters {
         out.single(name, help, counter.load(Relaxed))?;
     }
     let open = shared.connections.count();
     out.single("connections_open", "Connections that are open.", open)?;
-    levels(out, shared)
+    write_levels(out, shared)
 }
 
-fn used(shared: &Shared) -> impl Iterator<Item = Level> {
+fn used_levels(shared: &Shared) -> impl Iterator<Item = Level> {
     (0..LEVELS as u8)
         .filter_map(|level| Level::new(level).ok())
         .filter(|level| {
@@ -66,32 +66,32 @@ fn used(shared: &Shared) -> impl Iterator<Item = Level> {
         })
 }
 
-fn levels(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
+fn write_levels(out: &mut Text<'_>, shared: &Shared) -> fmt::Result {
     let help = "Request durations, to the end of the body, by level.";
     out.histogram("http_request_duration_seconds", help)?;
-    for level in used(shared) {
+    for level in used_levels(shared) {
         let counts = shared.metrics.buckets(level);
-        let mut seen = 0;
+        let mut cumulative = 0;
         let buckets = BOUNDS.iter().zip(counts).map(|(bound, count)| {
-            seen += count;
-            (*bound as f64 / 1e6, seen)
+            cumulative += count;
+            (*bound as f64 / 1e6, cumulative)
         });
         let sum = shared.metrics.micros(level) as f64 / 1e6;
         out.buckets(&[("level", &level)], buckets, sum, counts.iter().sum())?;
     }
     let help = "Requests refused with 503, by level.";
     out.family("http_refused_total", help)?;
-    for level in used(shared) {
+    for level in used_levels(shared) {
         out.sample(&[("level", &level)], shared.gates.refused(level))?;
     }
     out.family("http_in_flight", "Requests under way, by level.")?;
-    for level in used(shared) {
+    for level in used_levels(shared) {
         out.sample(&[("level", &level)], shared.gates.in_flight(level))?;
     }
     let help = "Expected wait of the next request of a level.";
     out.family("http_expected_wait_seconds", help)?;
-    for level in used(shared) {
-        let expected = shared.gates.expected(level).as_secs_f64();
+    for level in used_levels(shared) {
+        let expected = shared.gates.expected_wait(level).as_secs_f64();
         out.sample(&[("level", &level)], expected)?;
     }
     Ok(())
