@@ -72,10 +72,10 @@ impl From<BoardChoice> for upshift::Board {
 
 impl BoardChoice {
     /// Reports on standard error that there is no daemon to join yet. If `UPSHIFT_DAEMON_SOCKET`
-    /// names a socket, the runtime reports it instead.
+    /// names a socket, the runtime reports the missing daemon instead.
     pub(crate) fn warn_if_absent(self) {
         if self == BoardChoice::Auto && upshift_board::client::find().is_none() {
-            // The reader may be gone.
+            // Ignore errors: standard error may be closed.
             let _ = writeln!(
                 std::io::stderr(),
                 "--board auto: there is no daemon; this process joins it as soon as `upshift daemon` runs"

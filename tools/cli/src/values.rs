@@ -144,7 +144,9 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
 pub(crate) fn service(text: &str) -> Result<Duration, String> {
     let service = upshift_units::duration(text)?;
     if service.as_nanos() > upshift_load::spin::MAX_SERVICE.into() {
-        return Err(format!("`{text}` is too long; a request may take 60 s"));
+        return Err(format!(
+            "`{text}` is too long; a request may take at most 60 s"
+        ));
     }
     Ok(service)
 }
@@ -182,7 +184,7 @@ pub(crate) fn nice(text: &str) -> Result<i32, String> {
     match text.parse() {
         Ok(nice) if (-20..=19).contains(&nice) => Ok(nice),
         _ => Err(format!(
-            "`{text}` is not a nice value; they run from -20 to 19 (least)"
+            "`{text}` is not a nice value; nice values run from -20 to 19 (smallest share)"
         )),
     }
 }
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn an_invalid_address_is_named() {
-        for (text, says) in [
+        for (text, expected) in [
             ("http://127.0.0.1:80/a?b", "write --connect 127.0.0.1:80"),
             ("http://localhost/", "write --connect localhost:80"),
             (
@@ -251,7 +253,7 @@ mod tests {
             ("127.0.0.1:x", "write IP:PORT"),
         ] {
             let error = endpoint(text).unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 

@@ -26,16 +26,16 @@ fn children_of(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-fn alive(pid: u32) -> bool {
+fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')')
         .is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+fn wait_until(event: &str, mut has_happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
+    while !has_happened() {
+        assert!(Instant::now() < deadline, "{event} did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -78,7 +78,10 @@ fn ctrl_c_stops_the_children_and_keeps_an_older_report() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code));
         assert!(String::from_utf8_lossy(&output.stderr).contains("report was not written"));
-        assert!(children.iter().all(|&pid| !alive(pid)), "a child survived");
+        assert!(
+            children.iter().all(|&pid| !is_alive(pid)),
+            "a child survived"
+        );
         assert_eq!(std::fs::read_to_string(&report).unwrap(), "older");
     }
 }
@@ -89,7 +92,7 @@ fn children_die_with_a_killed_demo() {
     kill("KILL", child.id());
     child.wait().unwrap();
     wait_until("the end of the children", || {
-        children.iter().all(|&pid| !alive(pid))
+        children.iter().all(|&pid| !is_alive(pid))
     });
 }
 
@@ -111,8 +114,8 @@ fn a_report_that_cannot_be_written_is_refused_at_once() {
 
 #[test]
 fn without_a_runtime_the_demo_fails_before_any_measurement() {
-    // Descriptors for the standard streams and, one at a time, for the libraries at start, so that
-    // none is left for a runtime.
+    // The limit leaves descriptors for the standard streams and, one at a time, for the libraries
+    // at start, but none for a runtime.
     let output = Command::new("sh")
         .args([
             "-c",
@@ -152,8 +155,8 @@ fn each_part_ends_with_verdicts_and_is_in_the_report() {
     for title in ["1. Eight levels", "2. Long requests", "3. An urgent server"] {
         let (_, part) = out.split_once(title).expect(title);
         // A run with the daemon may be impossible here; the part then reports that.
-        let judged = ["better  ", "worse  ", "?  ", "missing  "];
-        assert!(judged.iter().any(|word| part.contains(word)), "{part}");
+        let verdicts = ["better  ", "worse  ", "?  ", "missing  "];
+        assert!(verdicts.iter().any(|word| part.contains(word)), "{part}");
         let (_, part) = page.split_once(title).expect(title);
         assert!(part.contains("<svg") && part.contains("<li>"));
     }

@@ -13,6 +13,7 @@ fn sched(args: &[&str]) -> Output {
     command.arg("sched").args(args).output().unwrap()
 }
 
+/// Runs a command that must fail; returns its standard error.
 fn error(args: &[&str]) -> String {
     let output = sched(args);
     assert!(!output.status.success(), "{args:?}");
@@ -26,7 +27,7 @@ fn cpu() -> String {
 }
 
 /// If this machine does not permit SCHED_FIFO, prints the reason and returns false.
-fn permitted() -> bool {
+fn is_permitted() -> bool {
     let missing = Rights::probe().require(Priority::of::<45>()).err();
     if let Some(missing) = &missing {
         eprintln!("skipped: {missing}");
@@ -72,7 +73,7 @@ fn brief(cpu: &str) -> [&str; 7] {
 
 #[test]
 fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let cpus: Vec<String> = (Kernel.sched_getaffinity(0).unwrap().iter())
@@ -84,7 +85,10 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     let wait_until = |condition: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !condition() {
-            assert!(began.elapsed() < Duration::from_secs(10));
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "no change in 10 s"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         began.elapsed()
@@ -121,12 +125,12 @@ fn a_signal_is_handled_while_tasks_compute_on_every_cpu() {
     let period = std::fs::read_to_string("/proc/sys/kernel/sched_rt_period_us").unwrap();
     let period = Duration::from_micros(period.trim().parse().unwrap());
     let best = (0..3).map(|_| time_to_restore()).min().unwrap();
-    assert!(best < period / 4, "{best:?}");
+    assert!(best < period / 4, "tasks were restored after {best:?}");
 }
 
 #[test]
 fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let folder = std::env::temp_dir().join(format!("upshift-sched-{}", std::process::id()));
@@ -157,6 +161,7 @@ fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
     );
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["tasks"].as_array().unwrap().len(), 2);
+    // Each of the two tasks should get half; the margin is for other programs.
     for task in value["tasks"].as_array().unwrap() {
         assert!(
             (0.2..0.8).contains(&task["share"].as_f64().unwrap()),
@@ -176,7 +181,7 @@ fn two_commands_take_turns_and_leave_a_trace_and_a_drawing() {
 
 #[test]
 fn output_files_and_the_printed_result_do_not_depend_on_each_other() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let (cpu, full) = (cpu(), std::path::Path::new("/dev/full"));
@@ -214,7 +219,7 @@ fn output_files_and_the_printed_result_do_not_depend_on_each_other() {
 
 #[test]
 fn ctrl_z_does_not_leave_the_cpu_to_the_running_task() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let spinner =
@@ -294,7 +299,7 @@ fn wrong_command_lines_are_refused_with_a_remedy() {
 
 #[test]
 fn wrong_tasks_and_parameters_are_refused() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let cpu = cpu();
@@ -325,10 +330,10 @@ fn wrong_tasks_and_parameters_are_refused() {
 
 #[test]
 fn processes_are_named_by_their_command() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
-    // At most 15 characters of the name are shown.
+    // The kernel keeps at most 15 characters of the name.
     let name = format!("ups-{}", std::process::id());
     let program = std::env::temp_dir().join(&name);
     // A separate process makes the copy. A child that another test forks from this process could
@@ -367,7 +372,7 @@ fn processes_are_named_by_their_command() {
 
 #[test]
 fn the_status_of_a_command_is_returned_even_if_the_command_is_short() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let (cpu, spin) = (cpu(), "ulimit -t 20; while :; do :; done");
@@ -405,7 +410,7 @@ fn the_status_of_a_command_is_returned_even_if_the_command_is_short() {
 
 #[test]
 fn a_matching_process_that_cannot_be_scheduled_is_left_out() {
-    if !permitted() {
+    if !is_permitted() {
         return;
     }
     let name = format!("upl-{}", std::process::id());

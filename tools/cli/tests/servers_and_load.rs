@@ -31,10 +31,10 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let wanted = args.iter().filter(|a| **a == "--listen").count();
+        let address_count = args.iter().filter(|a| **a == "--listen").count();
         let addresses = BufReader::new(child.stdout.take().unwrap())
             .lines()
-            .take(wanted)
+            .take(address_count)
             .map(|line| {
                 line.unwrap()
                     .strip_prefix("listening on ")
@@ -139,8 +139,8 @@ fn a_plaintext_server_answers_http_load() {
 
 #[test]
 fn a_taken_port_is_named_with_advice() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     let output = upshift(&["matrix-server", "--listen", &address]);
     assert_eq!(output.status.code(), Some(1));
     let message = text(&output.stderr);
@@ -219,16 +219,18 @@ fn a_spin_server_serves_load_by_class_and_ends_with_status_0() {
     let output = upshift(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let of = |class: usize, name: &str| report["groups"][class][name].as_f64().unwrap();
+    let figure_of = |class: usize, name: &str| report["groups"][class][name].as_f64().unwrap();
     assert_eq!(report["groups"][0]["label"], "short");
     assert_eq!(report["groups"][1]["label"], "long");
     assert_eq!(report["total"]["connections"], 4, "shared by classes");
-    assert!(of(0, "requests") > of(1, "requests"));
-    assert!(of(1, "requests") > 0.0);
+    assert!(figure_of(0, "requests") > figure_of(1, "requests"));
+    assert!(figure_of(1, "requests") > 0.0);
     // The bound is half of the nominal 1 ms, because the duration of a burn varies with the
     // frequency of the CPU.
-    assert!(of(1, "p50") >= 500.0, "a long request is too short");
-    assert!(of(0, "p50") <= of(0, "p90") && of(0, "p90") <= of(0, "p99"));
+    assert!(figure_of(1, "p50") >= 500.0, "a long request is too short");
+    assert!(
+        figure_of(0, "p50") <= figure_of(0, "p90") && figure_of(0, "p90") <= figure_of(0, "p99")
+    );
     assert!(report["server_cpu_us"].is_array());
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
@@ -275,6 +277,8 @@ fn a_reply_leaves_before_the_requests_after_it_are_served() {
         })
         .collect();
     let (half, all) = (times[times.len() / 2], times[times.len() - 1]);
+    // Half of the replies are due after half of the time; the rest of the bound is a margin for
+    // other programs.
     assert!(
         half < all.mul_f64(0.85),
         "half came after {half:?} of {all:?}"
@@ -379,10 +383,10 @@ fn a_failed_print_is_an_error_and_a_closed_pipe_is_not() {
 fn load_names_the_limits_if_a_server_closes_connections() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // Accepts any number of connections.
-    let closes = std::thread::spawn(move || (0..4).for_each(|_| drop(listener.accept())));
+    // Accepts the four connections of the load, and closes each at once.
+    let acceptor = std::thread::spawn(move || (0..4).for_each(|_| drop(listener.accept())));
     let output = load("http", address, &[]);
-    closes.join().unwrap();
+    acceptor.join().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr_text = text(&output.stderr);
     assert!(

@@ -170,8 +170,8 @@ fn processes_that_cannot_be_viewed_are_reported_with_a_remedy() {
     assert!(error.contains("UPSHIFT_OBSERVE=1"), "{error}");
     let error = dir.error(&["--once", "4194305"]);
     assert!(error.contains("there is no process 4194305"), "{error}");
-    let me = std::process::id().to_string();
-    let error = dir.error(&["--once", &me]);
+    let own_pid = std::process::id().to_string();
+    let error = dir.error(&["--once", &own_pid]);
     assert!(error.contains("offers no view"), "{error}");
     let error = dir.error(&[]);
     assert!(error.contains("--once"), "{error}");
@@ -200,8 +200,8 @@ fn several_processes_are_listed_and_dead_processes_are_skipped() {
     );
 }
 
-/// Root inspects another user's process, and is not deceived by files that others put into their
-/// directories.
+/// Root inspects another user's process, and is not deceived by sockets that other users put into
+/// their directories.
 #[test]
 fn root_observes_the_process_of_another_user() {
     use std::os::unix::process::CommandExt;
@@ -212,8 +212,8 @@ fn root_observes_the_process_of_another_user() {
         return;
     }
     let dir = TestDir::new("root");
-    let theirs = PathBuf::from(format!("/tmp/upshift-{USER}"));
-    let _ = std::fs::remove_dir_all(&theirs);
+    let user_dir = PathBuf::from(format!("/tmp/upshift-{USER}"));
+    let _ = std::fs::remove_dir_all(&user_dir);
     // The user may be unable to reach this program by its path.
     let program = std::fs::File::open(PROGRAM).unwrap();
     let mut child = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
@@ -231,19 +231,19 @@ fn root_observes_the_process_of_another_user() {
     let out = child.stdout.take().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
     // Another user's socket carries the pid of a process that belongs to root.
-    let lie = theirs.join(format!("{}.sock", std::process::id()));
-    let _liar = UnixListener::bind(&lie).unwrap();
+    let forged_path = user_dir.join(format!("{}.sock", std::process::id()));
+    let _forger = UnixListener::bind(&forged_path).unwrap();
     let server = Server {
         address: line,
         child,
     };
     let named = dir.top(&[&server.pid(), "--once", "--json"]);
-    let lied = dir.error(&[&std::process::id().to_string(), "--once"]);
+    let forged_error = dir.error(&[&std::process::id().to_string(), "--once"]);
     drop(server);
-    std::fs::remove_dir_all(&theirs).unwrap();
+    std::fs::remove_dir_all(&user_dir).unwrap();
     assert!(named.status.success(), "{named:?}");
     assert!(String::from_utf8_lossy(&named.stdout).contains("plaintext-server"));
-    assert!(lied.contains("offers no view"), "{lied}");
+    assert!(forged_error.contains("offers no view"), "{forged_error}");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_directory_that_others_may_write_is_not_used() {
 fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
-        // First the list connects to the socket, then the view of the process.
+        // The first connection is that of the view.
         let (stream, _) = listener.accept().unwrap();
         let mut request = String::new();
         let _ = BufReader::new(&stream).read_line(&mut request);
@@ -276,7 +276,7 @@ fn impostor(path: &Path, answer: &'static [u8]) -> std::thread::JoinHandle<()> {
 
 #[test]
 fn invalid_answers_are_errors() {
-    let me = std::process::id().to_string();
+    let own_pid = std::process::id().to_string();
     for (name, answer, message) in [
         ("noise", &b"\xff\xfe not json\n"[..], "cannot look at"),
         ("words", b"hello\n", "something else than JSON"),
@@ -286,9 +286,9 @@ fn invalid_answers_are_errors() {
         ("silence", b"", "has ended"),
     ] {
         let dir = TestDir::new(name);
-        let path = dir.0.join(format!("upshift/{me}.sock"));
+        let path = dir.0.join(format!("upshift/{own_pid}.sock"));
         let thread = impostor(&path, answer);
-        let error = dir.error(&[&*me, "--once", "--interval", "50ms"]);
+        let error = dir.error(&[&*own_pid, "--once", "--interval", "50ms"]);
         assert!(error.contains(message), "{name}: {error}");
         thread.join().unwrap();
     }

@@ -22,6 +22,7 @@ pub struct Awake {
     thread: Option<JoinHandle<()>>,
 }
 
+/// State that the thread and its handle share.
 #[derive(Debug, Default)]
 struct State {
     stop: AtomicBool,
@@ -51,17 +52,17 @@ impl Awake {
 
     fn start(cpu: usize, policy: fn() -> io::Result<()>) -> io::Result<Awake> {
         let state = Arc::new(State::default());
-        let own = state.clone();
+        let thread_state = state.clone();
         let (sender, ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("upshift-awake".into())
             .spawn(move || {
                 let prepared = os::pin(cpu).and_then(|()| policy());
-                let go = prepared.is_ok();
+                let is_prepared = prepared.is_ok();
                 // The receiver still exists, because it waits below.
                 let _ = sender.send(prepared);
-                if go {
-                    own.spin();
+                if is_prepared {
+                    thread_state.spin();
                 }
             })?;
         let awake = Awake {

@@ -102,8 +102,12 @@ mod tests {
             let best = (0..5).map(|_| measure(burner.iterations(ns)));
             best.fold(f64::INFINITY, f64::min)
         });
-        // The long burn takes 20 times the CPU time of the short one.
-        assert!(long > 5.0 * short, "{short} {long}");
+        // The long burn takes 20 times the CPU time of the short one; the rest of the bound is a
+        // margin for interrupts and a changing frequency.
+        assert!(
+            long > 5.0 * short,
+            "the short burn took {short} ns, the long one {long} ns"
+        );
     }
 
     #[test]

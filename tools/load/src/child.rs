@@ -77,8 +77,8 @@ impl Child {
     ///
     /// # Errors
     /// Fails if no line was printed in this time, or the program has closed its output.
-    pub fn line(&mut self, within: Duration) -> Result<String, RecvTimeoutError> {
-        self.lines().recv_timeout(within)
+    pub fn line(&mut self, timeout: Duration) -> Result<String, RecvTimeoutError> {
+        self.lines().recv_timeout(timeout)
     }
 
     /// Returns the output from now to the end of the program.
@@ -182,7 +182,8 @@ pub fn listening_address(line: &str) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(20);
+    /// Time limit of each wait.
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn shell(script: &str) -> Child {
         Child::start(Command::new("sh").args(["-c", script])).unwrap()
@@ -191,7 +192,7 @@ mod tests {
     #[test]
     fn lines_are_returned_one_by_one_before_the_status() {
         let mut child = shell("echo one; echo two; echo three; exit 3");
-        assert_eq!(child.line(LONG).as_deref(), Ok("one"));
+        assert_eq!(child.line(TIMEOUT).as_deref(), Ok("one"));
         assert_eq!(child.rest(), "two\nthree");
         assert_eq!(child.wait().unwrap().code(), Some(3));
         assert!(child.terminate().is_ok());
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_child_that_ignores_sigterm_is_killed() {
         let mut child = shell("trap '' TERM; echo ready; while :; do sleep 0.1; done");
-        assert_eq!(child.line(LONG).as_deref(), Ok("ready"));
+        assert_eq!(child.line(TIMEOUT).as_deref(), Ok("ready"));
         child.end();
         assert!(child.try_wait().unwrap().is_some());
     }
@@ -209,7 +210,7 @@ mod tests {
     fn a_child_dies_with_the_thread_that_started_it() {
         let starter = std::thread::spawn(|| shell("echo ready; sleep 100"));
         let mut child = starter.join().unwrap();
-        let deadline = Instant::now() + LONG;
+        let deadline = Instant::now() + TIMEOUT;
         while child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the child still runs");
             std::thread::sleep(END_POLL_INTERVAL);

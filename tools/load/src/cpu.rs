@@ -130,15 +130,15 @@ mod tests {
 
     #[test]
     fn user_and_system_time_add_up_to_the_exact_total() {
-        let at = |ms, user_ticks, sys_ticks| Reading {
+        let reading = |ms, user_ticks, sys_ticks| Reading {
             total: Duration::from_millis(ms),
             user_ticks,
             sys_ticks,
         };
-        let used = at(1000, 10, 10).used_until(&at(1403, 40, 20));
+        let used = reading(1000, 10, 10).used_until(&reading(1403, 40, 20));
         assert_eq!(used.total(), Duration::from_millis(403));
         assert!(used.user > used.sys * 2);
-        let short = at(1000, 10, 10).used_until(&at(1003, 10, 10));
+        let short = reading(1000, 10, 10).used_until(&reading(1003, 10, 10));
         assert_eq!(short.total(), Duration::from_millis(3));
     }
 

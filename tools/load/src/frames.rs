@@ -35,6 +35,7 @@ pub struct Frames {
     /// Number of bytes of `head` that have arrived; all of them while a payload is being received.
     head_len: usize,
     payload: Vec<u8>,
+    /// Number of bytes of the payload that have not arrived.
     missing: usize,
     n: usize,
 }
@@ -71,7 +72,7 @@ impl Frames {
         }))
     }
 
-    /// Tells whether the position is between two frames.
+    /// Returns whether the position is between two frames.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
         self.head_len == 0

@@ -83,10 +83,10 @@ pub fn answer(input: &[u8], out: &mut Vec<u8>) -> Scan {
             Parsed::Request {
                 len,
                 reply,
-                head,
+                is_head,
                 close,
             } => {
-                let cut = if head { BODY.len() } else { 0 };
+                let cut = if is_head { BODY.len() } else { 0 };
                 out.extend_from_slice(&reply[..reply.len() - cut]);
                 scan.complete += 1;
                 scan.consumed += len;
@@ -106,12 +106,14 @@ pub fn answer(input: &[u8], out: &mut Vec<u8>) -> Scan {
     scan
 }
 
+/// The first request of the input.
 enum Parsed {
     Partial,
     Request {
         len: usize,
         reply: &'static [u8],
-        head: bool,
+        /// Set for a HEAD request, whose reply has no body.
+        is_head: bool,
         close: bool,
     },
     Refused(&'static [u8]),
@@ -129,7 +131,7 @@ fn request(input: &[u8]) -> Parsed {
         Err(httparse::Error::TooManyHeaders) => return Parsed::Refused(HEAD_TOO_LARGE),
         Err(_) => return Parsed::Refused(BAD_REQUEST),
     };
-    let head = match request.method {
+    let is_head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
         _ => return Parsed::Refused(METHOD_NOT_ALLOWED),
@@ -160,9 +162,9 @@ fn request(input: &[u8]) -> Parsed {
             _ => {}
         }
     }
-    let old = request.version == Some(0);
-    let close = close || (old && !keep);
-    let reply = match (close, old) {
+    let is_http_1_0 = request.version == Some(0);
+    let close = close || (is_http_1_0 && !keep);
+    let reply = match (close, is_http_1_0) {
         (true, _) => REPLY_CLOSE,
         (false, true) => REPLY_KEEP_ALIVE,
         (false, false) => REPLY,
@@ -170,7 +172,7 @@ fn request(input: &[u8]) -> Parsed {
     Parsed::Request {
         len,
         reply,
-        head,
+        is_head,
         close,
     }
 }

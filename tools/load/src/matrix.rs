@@ -104,18 +104,18 @@ pub fn square(payload: &[u8], n: usize, out: &mut Vec<u8>) {
     out.resize(start + payload.len(), 0);
     let (cells, _) = payload.as_chunks::<8>();
     let (product, _) = out[start..].as_chunks_mut::<8>();
-    // A short row of sums for short rows, because clearing 8 KiB would cost more than a product of
+    // Short rows get a short row of sums, because clearing 8 KiB would cost more than a product of
     // order 8.
     if n <= 32 {
-        rows::<32>(cells, n, product);
+        multiply_rows::<32>(cells, n, product);
     } else {
-        rows::<MAX_N>(cells, n, product);
+        multiply_rows::<MAX_N>(cells, n, product);
     }
 }
 
 /// Computes the product row by row, in i-k-j order, with one row of sums of at most `W` on the
 /// stack.
-fn rows<const W: usize>(cells: &[[u8; 8]], n: usize, product: &mut [[u8; 8]]) {
+fn multiply_rows<const W: usize>(cells: &[[u8; 8]], n: usize, product: &mut [[u8; 8]]) {
     let mut sums = [0u64; W];
     let sums = &mut sums[..n];
     for (left, target) in cells.chunks_exact(n).zip(product.chunks_exact_mut(n)) {

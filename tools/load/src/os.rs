@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+/// Flag of a connection with bytes to read.
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
 /// Flags for edge-triggered reports of all events of a connection.
 pub(crate) const EDGE_TRIGGERED: u32 =
@@ -18,6 +19,7 @@ pub(crate) const EDGE_TRIGGERED: u32 =
 /// Flags of a connection whose peer has sent its last byte, or that has failed.
 pub(crate) const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
+/// A report of epoll.
 #[derive(Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) token: u64,
@@ -28,7 +30,8 @@ pub(crate) struct Ready {
 pub(crate) struct Epoll {
     fd: OwnedFd,
     events: Vec<libc::epoll_event>,
-    nanoseconds: bool,
+    /// Set unless the kernel lacks `epoll_pwait2`, whose time-outs are in ns.
+    has_pwait2: bool,
 }
 
 impl Epoll {
@@ -43,7 +46,7 @@ impl Epoll {
             // SAFETY: `fd` is a fresh descriptor that nothing else owns.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
             events: vec![libc::epoll_event { events: 0, u64: 0 }; batch.max(1)],
-            nanoseconds: true,
+            has_pwait2: true,
         })
     }
 
@@ -71,7 +74,7 @@ impl Epoll {
         let room = self.events.len() as libc::c_int;
         let events = self.events.as_mut_ptr();
         // Without a time-out the old call is equivalent and has one argument less to copy.
-        if self.nanoseconds && !timeout.is_zero() {
+        if self.has_pwait2 && !timeout.is_zero() {
             let limit = libc::timespec {
                 tv_sec: timeout.as_secs() as libc::time_t,
                 tv_nsec: timeout.subsec_nanos() as libc::c_long,
@@ -91,7 +94,7 @@ impl Epoll {
             };
             match count(n) {
                 Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                    self.nanoseconds = false;
+                    self.has_pwait2 = false;
                 }
                 result => return result,
             }
@@ -114,6 +117,7 @@ impl Epoll {
     }
 }
 
+/// Returns the result of a wait as a count; a signal counts as 0 reports.
 fn count(n: libc::c_long) -> io::Result<usize> {
     if n >= 0 {
         return Ok(n as usize);
@@ -224,15 +228,15 @@ pub(crate) fn minimize_timer_slack() {
 /// Lets a socket that is bound to an address without a port get its port from `connect`, so that
 /// ports are counted per target, as without a bind.
 pub(crate) fn choose_port_on_connect(socket: &impl AsFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open for the call; `on` is a live local of the size given.
+    let enabled: libc::c_int = 1;
+    // SAFETY: the descriptor is open for the call; `enabled` is a live local of the size given.
     check(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             libc::IPPROTO_IP,
             libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
+            (&raw const enabled).cast(),
+            size_of_val(&enabled) as libc::socklen_t,
         )
     })
 }
@@ -249,12 +253,12 @@ pub(crate) fn raise_open_files(needed: u64) -> io::Result<u64> {
     // SAFETY: `limit` is a live local.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
     if limit.rlim_max < needed {
-        let more = libc::rlimit {
+        let raised = libc::rlimit {
             rlim_cur: needed,
             rlim_max: needed,
         };
-        // SAFETY: `more` is a live local.
-        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const more) } == 0 {
+        // SAFETY: `raised` is a live local.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
             return Ok(needed);
         }
     }

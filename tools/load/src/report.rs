@@ -21,7 +21,7 @@ pub struct Report {
     pub seconds: f64,
     /// Figures of all groups together.
     pub total: GroupReport,
-    /// Figures of each `--connect`, in their order.
+    /// Figures of each group or class, in the order of the plan.
     pub groups: Vec<GroupReport>,
     /// CPU time of the server per request, user and system, µs.
     pub server_cpu_us: Option<(f64, f64)>,
@@ -137,9 +137,9 @@ impl GroupReport {
     }
 
     fn with_latency(label: &str, latency: &Histogram<u64>) -> GroupReport {
-        let at = |q| quantile(latency, q);
-        // A quantile beyond the number of samples would only repeat the maximum.
-        let known = |q: f64| (1.0 - q) * latency.len() as f64 >= 1.0;
+        let value_at = |q| quantile(latency, q);
+        // A quantile with less than one sample beyond it would only repeat the maximum.
+        let has_samples = |q: f64| (1.0 - q) * latency.len() as f64 >= 1.0;
         GroupReport {
             label: label.to_owned(),
             connections: 0,
@@ -149,19 +149,19 @@ impl GroupReport {
             first_error: None,
             mean: latency.mean() / 1e3,
             jitter: latency.stdev() / 1e3,
-            p50: at(0.5),
-            p90: at(0.9),
-            p95: at(0.95),
-            p99: at(0.99),
-            p999: at(0.999),
+            p50: value_at(0.5),
+            p90: value_at(0.9),
+            p95: value_at(0.95),
+            p99: value_at(0.99),
+            p999: value_at(0.999),
             max: latency.max() as f64 / 1e3,
             unanswered: 0,
             oldest_unanswered: 0.0,
             send_lag_p99: 0.0,
             curve: CURVE_QUANTILES
                 .into_iter()
-                .filter(|&q| known(q))
-                .map(|q| (q, at(q)))
+                .filter(|&q| has_samples(q))
+                .map(|q| (q, value_at(q)))
                 .collect(),
         }
     }

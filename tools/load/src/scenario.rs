@@ -13,16 +13,18 @@ use crate::{Pace, Plan};
 /// The target of a plan whose server has not been started.
 pub const UNSET_TARGET: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Eight levels at overload: the level of each address, from the most urgent.
+/// Load of eight levels at overload: the level of each address, from the most urgent.
 pub const LEVELS: [u8; 8] = [0, 8, 16, 24, 32, 40, 48, 56];
 /// The same addresses, all at one level.
 pub const ONE_LEVEL: [u8; 8] = [32; 8];
-/// Rows of the matrices in that load: large enough that the server is at its limit, not the client.
+/// Rows of the matrices in the load of eight levels: large enough that the server is at its limit,
+/// not the client.
 pub const OVERLOAD_SIZE: usize = 20;
-/// Offered load there, as a multiple of the server's capacity.
+/// Offered load of the eight levels together, as a multiple of the server's capacity.
 pub const OVERLOAD: f64 = 1.3;
 
-/// Requests per second, short and long together, if short requests take [`SHORT_SERVICE`].
+/// Requests per second in the load of short and long requests, both together, if short requests
+/// take [`SHORT_SERVICE`].
 pub const MIXED_RATE: f64 = 20_000.0;
 /// CPU time of short requests; long requests take a thousand times as long.
 pub const SHORT_SERVICE: Duration = Duration::from_nanos(500);

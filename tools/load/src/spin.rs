@@ -101,11 +101,12 @@ impl Request {
     }
 }
 
-/// Cuts the byte stream of a connection into requests, however it is segmented. Each connection has
-/// one.
+/// A cutter of the byte stream of a connection into requests, however the stream is segmented. Each
+/// connection has one [`Frames`].
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     frame: [u8; FRAME],
+    /// Number of bytes of `frame` that have arrived.
     filled: usize,
 }
 
@@ -134,7 +135,7 @@ impl Frames {
         Request::parse(&self.frame).map(Some)
     }
 
-    /// Tells whether the position is between two frames.
+    /// Returns whether the position is between two frames.
     pub fn is_at_boundary(&self) -> bool {
         self.filled == 0
     }

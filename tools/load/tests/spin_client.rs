@@ -32,6 +32,7 @@ fn classes_are_drawn_by_share_and_counted_separately() {
         ("short", "long")
     );
     let all = (short.requests + long.requests + short.unanswered + long.unanswered) as f64;
+    // 2,000 requests per second are due for 300 ms, at random times.
     assert!((all - 600.0).abs() < 150.0, "{all} requests");
     let share = (long.requests + long.unanswered) as f64 / all;
     assert!((0.03..0.25).contains(&share), "{share} are long");
@@ -150,7 +151,7 @@ fn a_hog_is_sent_first_and_unanswered_requests_are_counted() {
         loop {
             stream.read_exact(&mut frame)?;
             let service = u64::from_le_bytes(frame[..8].try_into().unwrap());
-            let _turn = LOCK.lock().unwrap();
+            let _guard = LOCK.lock().unwrap();
             std::thread::sleep(Duration::from_nanos(service));
             stream.write_all(&frame)?;
         }
@@ -169,9 +170,11 @@ fn a_hog_is_sent_first_and_unanswered_requests_are_counted() {
         (outcome.groups.len(), group.requests, group.errors),
         (1, 0, 0)
     );
+    // 200 requests per second are due during the warm-up of 30 ms and the load of 300 ms: 66
+    // together, with a margin for other programs.
     assert!(
         (30..=100).contains(&group.unanswered),
-        "{}",
+        "{} unanswered",
         group.unanswered
     );
     assert!(group.oldest_unanswered >= 250 * MS);
@@ -209,12 +212,12 @@ fn exponential_service_times_vary() {
 #[test]
 fn invalid_plans_are_refused() {
     let target = "127.0.0.1:1".parse().unwrap();
-    let refused = |change: fn(&mut Plan), what: &str| {
+    let refused = |change: fn(&mut Plan), expected: &str| {
         let mut plan = plan(target);
         change(&mut plan);
         let error = run(&plan).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        assert!(error.to_string().contains(what), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     };
     refused(|p| p.pace = Pace::Poisson { per_second: 0.0 }, "rate");
     refused(|p| p.groups[0].connections = 0, "connection");

@@ -22,12 +22,17 @@ pub const SOFT: &str = "#57606a";
 pub const DARK: &str = "#1b1f24";
 const GRID: &str = "#d5dae0";
 
-/// Width and height of a drawing in SVG units.
+/// Width of a drawing, in SVG units like all lengths here.
 const WIDTH: f64 = 460.0;
+/// Height of a drawing without its legend.
 const HEIGHT: f64 = 300.0;
+/// Left end of the axes.
 const LEFT: f64 = 64.0;
+/// Right end of the axes.
 const RIGHT: f64 = WIDTH - 26.0;
+/// Upper end of the vertical axis.
 const TOP: f64 = 30.0;
+/// Vertical position of the horizontal axis.
 const BASE: f64 = HEIGHT - 48.0;
 /// Height of a line in the legend, below the axis.
 const LEGEND_LINE: f64 = 19.0;
@@ -72,7 +77,7 @@ pub struct Plot {
     pub series: Vec<Series>,
 }
 
-/// The part of a text that lies at its place.
+/// The part of a text that is at its position.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -151,40 +156,40 @@ impl Plot {
         );
         // A long title begins further left.
         let title_width = 9.4 * self.title.chars().count() as f64;
-        let at = (WIDTH - 6.0 - title_width).clamp(6.0, LEFT);
-        let place = format!("x=\"{at:.1}\" y=\"18\" font-weight=\"600\"");
-        text(&mut out, &place, Anchor::Start, DARK, &self.title);
+        let title_x = (WIDTH - 6.0 - title_width).clamp(6.0, LEFT);
+        let attributes = format!("x=\"{title_x:.1}\" y=\"18\" font-weight=\"600\"");
+        text(&mut out, &attributes, Anchor::Start, DARK, &self.title);
         let points = || self.series.iter().flat_map(|series| &series.points);
         let y = Scale::covering(self.y.1, points().map(|point| point.1));
         let x = Scale::covering(self.x.1, points().map(|point| point.0));
         for (value, name) in y.ticks(5) {
-            let at = y_at(&y, value);
-            line(&mut out, &format!("M{LEFT} {at:.1}H{RIGHT}"), GRID, 1.0);
-            let place = format!("x=\"{:.1}\" y=\"{:.1}\"", LEFT - 6.0, at + 4.0);
-            text(&mut out, &place, Anchor::End, SOFT, &name);
+            let tick_y = y_at(&y, value);
+            line(&mut out, &format!("M{LEFT} {tick_y:.1}H{RIGHT}"), GRID, 1.0);
+            let attributes = format!("x=\"{:.1}\" y=\"{:.1}\"", LEFT - 6.0, tick_y + 4.0);
+            text(&mut out, &attributes, Anchor::End, SOFT, &name);
         }
         line(&mut out, &format!("M{LEFT} {BASE}H{RIGHT}"), SOFT, 1.0);
         let below = BASE + 18.0;
-        let mut tick = |at: f64, name: &str| {
-            let place = format!("x=\"{at:.1}\" y=\"{below}\"");
-            text(&mut out, &place, Anchor::Middle, SOFT, name);
+        let mut tick = |tick_x: f64, name: &str| {
+            let attributes = format!("x=\"{tick_x:.1}\" y=\"{below}\"");
+            text(&mut out, &attributes, Anchor::Middle, SOFT, name);
         };
-        for (at, name) in self.groups.iter().enumerate() {
-            tick(LEFT + (at as f64 + 0.5) * self.group_width(), name);
+        for (index, name) in self.groups.iter().enumerate() {
+            tick(LEFT + (index as f64 + 0.5) * self.group_width(), name);
         }
         if self.groups.is_empty() {
             for (value, name) in x.ticks(6) {
                 tick(x_at(&x, value), &name);
             }
         }
-        let place = format!("x=\"{:.1}\" y=\"{}\"", (LEFT + RIGHT) / 2.0, HEIGHT - 8.0);
-        text(&mut out, &place, Anchor::Middle, SOFT, &self.x.0);
+        let attributes = format!("x=\"{:.1}\" y=\"{}\"", (LEFT + RIGHT) / 2.0, HEIGHT - 8.0);
+        text(&mut out, &attributes, Anchor::Middle, SOFT, &self.x.0);
         let middle = (TOP + BASE) / 2.0;
-        let place = format!("transform=\"translate(13 {middle}) rotate(-90)\"");
-        text(&mut out, &place, Anchor::Middle, SOFT, &self.y.0);
-        for (at, series) in self.series.iter().enumerate() {
+        let attributes = format!("transform=\"translate(13 {middle}) rotate(-90)\"");
+        text(&mut out, &attributes, Anchor::Middle, SOFT, &self.y.0);
+        for (index, series) in self.series.iter().enumerate() {
             match series.style {
-                SeriesStyle::Bar => self.bars_of(&mut out, at, series, &y),
+                SeriesStyle::Bar => self.draw_bars(&mut out, index, series, &y),
                 _ => series.draw(&mut out, &x, &y),
             }
         }
@@ -202,11 +207,11 @@ impl Plot {
         (RIGHT - LEFT) / self.groups.len().max(1) as f64
     }
 
-    /// `at` is the position of the series in each group.
-    fn bars_of(&self, out: &mut String, at: usize, series: &Series, y: &Scale) {
+    /// Draws the bars of a series; `index` is the position of the series in each group.
+    fn draw_bars(&self, out: &mut String, index: usize, series: &Series, y: &Scale) {
         let width = self.group_width() * 0.76 / self.series.len() as f64;
         for point in &series.points {
-            let left = LEFT + (point.0 + 0.12) * self.group_width() + at as f64 * width;
+            let left = LEFT + (point.0 + 0.12) * self.group_width() + index as f64 * width;
             let top = y_at(y, point.1);
             let _ = writeln!(
                 out,
@@ -241,16 +246,16 @@ impl Plot {
 
 impl Series {
     fn draw(&self, out: &mut String, x: &Scale, y: &Scale) {
-        let place = |point: &(f64, f64)| (x_at(x, point.0), y_at(y, point.1));
+        let position = |point: &(f64, f64)| (x_at(x, point.0), y_at(y, point.1));
         let mut path = String::new();
-        for (i, (px, py)) in self.points.iter().map(place).enumerate() {
+        for (i, (px, py)) in self.points.iter().map(position).enumerate() {
             let _ = write!(path, "{}{px:.1} {py:.1}", if i == 0 { 'M' } else { 'L' });
         }
         if !path.is_empty() {
             self.stroke(out, &path);
         }
         if matches!(self.style, SeriesStyle::Line | SeriesStyle::Dashed) {
-            for (point, (px, py)) in self.points.iter().zip(self.points.iter().map(place)) {
+            for (point, (px, py)) in self.points.iter().zip(self.points.iter().map(position)) {
                 let _ = writeln!(
                     out,
                     "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.2\" fill=\"{}\"><title>{}: {} at {}</title></circle>",
@@ -284,8 +289,8 @@ impl Series {
             }
             _ => self.stroke(out, &format!("M{x:.1} {y:.1}h20")),
         }
-        let place = format!("x=\"{:.1}\" y=\"{:.1}\"", x + 25.0, y + 4.0);
-        text(out, &place, Anchor::Start, SOFT, &self.name);
+        let attributes = format!("x=\"{:.1}\" y=\"{:.1}\"", x + 25.0, y + 4.0);
+        text(out, &attributes, Anchor::Start, SOFT, &self.name);
     }
 
     fn legend_width(&self) -> f64 {
@@ -293,7 +298,7 @@ impl Series {
     }
 }
 
-fn text(out: &mut String, place: &str, anchor: Anchor, colour: &str, text: &str) {
+fn text(out: &mut String, attributes: &str, anchor: Anchor, colour: &str, text: &str) {
     let anchor = match anchor {
         Anchor::Start => "start",
         Anchor::Middle => "middle",
@@ -302,7 +307,7 @@ fn text(out: &mut String, place: &str, anchor: Anchor, colour: &str, text: &str)
     let text = escape(text);
     let _ = writeln!(
         out,
-        "<text {place} text-anchor=\"{anchor}\" fill=\"{colour}\">{text}</text>"
+        "<text {attributes} text-anchor=\"{anchor}\" fill=\"{colour}\">{text}</text>"
     );
 }
 

@@ -26,8 +26,9 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     kind: Kind,
-    /// Ends of the range, transformed.
+    /// Lower end of the range, transformed.
     low: f64,
+    /// Upper end of the range, transformed.
     high: f64,
 }
 
@@ -40,9 +41,9 @@ impl Scale {
         for value in values
             .filter(|&v| v.is_finite() && (v > 0.0 || !matches!(kind, Kind::Log10 | Kind::Log2)))
         {
-            let at = transform(kind, value);
-            low = low.min(at);
-            high = high.max(at);
+            let position = transform(kind, value);
+            low = low.min(position);
+            high = high.max(position);
         }
         if low > high {
             (low, high) = (0.0, 1.0);
@@ -72,12 +73,12 @@ impl Scale {
         ((transform(self.kind, value) - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// Returns the values with their labels, ascending. `wanted` is a hint for the number of ticks
-    /// on linear and decimal axes.
-    pub(crate) fn ticks(&self, wanted: usize) -> Vec<(f64, String)> {
+    /// Returns the values with their labels, ascending. `count_hint` is a hint for the number of
+    /// ticks on linear and decimal axes.
+    pub(crate) fn ticks(&self, count_hint: usize) -> Vec<(f64, String)> {
         match self.kind {
-            Kind::Linear | Kind::Range => self.linear_ticks(wanted.max(2)),
-            Kind::Log10 => self.decimal_ticks(wanted.max(2)),
+            Kind::Linear | Kind::Range => self.linear_ticks(count_hint.max(2)),
+            Kind::Log10 => self.decimal_ticks(count_hint.max(2)),
             Kind::Log2 => self.binary_ticks(),
             Kind::Quantile => [0.5, 0.9, 0.99, 0.999, 0.9999]
                 .into_iter()
@@ -87,13 +88,13 @@ impl Scale {
         }
     }
 
-    fn contains(&self, at: f64) -> bool {
+    fn contains(&self, position: f64) -> bool {
         let slack = (self.high - self.low) * 1e-9;
-        at >= self.low - slack && at <= self.high + slack
+        position >= self.low - slack && position <= self.high + slack
     }
 
-    fn linear_ticks(&self, wanted: usize) -> Vec<(f64, String)> {
-        let rough = (self.high - self.low) / wanted as f64;
+    fn linear_ticks(&self, count_hint: usize) -> Vec<(f64, String)> {
+        let rough = (self.high - self.low) / count_hint as f64;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]
             .into_iter()
@@ -108,8 +109,8 @@ impl Scale {
             .collect()
     }
 
-    fn decimal_ticks(&self, wanted: usize) -> Vec<(f64, String)> {
-        let steps: &[f64] = if self.high - self.low > wanted as f64 * 0.5 {
+    fn decimal_ticks(&self, count_hint: usize) -> Vec<(f64, String)> {
+        let steps: &[f64] = if self.high - self.low > count_hint as f64 * 0.5 {
             &[1.0]
         } else {
             &[1.0, 2.0, 5.0]
@@ -138,11 +139,11 @@ impl Scale {
 }
 
 fn transform(kind: Kind, value: f64) -> f64 {
-    let tiny = 1e-9;
+    let min_value = 1e-9;
     match kind {
         Kind::Linear | Kind::Range => value,
-        Kind::Log10 => value.max(tiny).log10(),
-        Kind::Log2 => value.max(tiny).log2(),
+        Kind::Log10 => value.max(min_value).log10(),
+        Kind::Log2 => value.max(min_value).log2(),
         Kind::Quantile => (1.0 / (1.0 - value.clamp(0.0, 1.0 - 1e-6))).log10(),
     }
 }

@@ -29,9 +29,9 @@ pub fn terminal_width() -> usize {
 struct Column {
     name: String,
     /// Set if the column contains words, which are aligned left.
-    words: bool,
+    has_words: bool,
     /// Set if a narrow terminal leaves the column out.
-    optional: bool,
+    is_optional: bool,
 }
 
 /// A titled table of text cells; every row has as many cells as there are columns.
@@ -54,8 +54,8 @@ impl Table {
     pub fn new(title: impl Into<String>, heads: &[impl AsRef<str>]) -> Table {
         let column = |head: &str| Column {
             name: head.trim_start_matches(['<', '?']).to_owned(),
-            words: head.starts_with('<'),
-            optional: head.starts_with('?'),
+            has_words: head.starts_with('<'),
+            is_optional: head.starts_with('?'),
         };
         Table {
             title: title.into(),
@@ -85,7 +85,7 @@ impl Table {
         };
         out += &line(&mut self.columns.iter().map(|column| column.name.as_str()));
         for column in &self.columns {
-            out += if column.words { "|---" } else { "|---:" };
+            out += if column.has_words { "|---" } else { "|---:" };
         }
         out += "|\n";
         for row in &self.rows {
@@ -100,7 +100,11 @@ impl Table {
         let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
             let mut out = String::from("<tr>");
             for (cell, column) in cells.zip(&self.columns) {
-                let class = if column.words { " class=\"left\"" } else { "" };
+                let class = if column.has_words {
+                    " class=\"left\""
+                } else {
+                    ""
+                };
                 out += &format!("<{tag}{class}>{}</{tag}>", escape(cell));
             }
             out + "</tr>\n"
@@ -122,8 +126,8 @@ impl Table {
     /// Returns the width of each column in a table that is at most `limit` wide; `None` for a
     /// column that is left out.
     fn widths(&self, limit: usize) -> Vec<Option<usize>> {
-        let width = |(at, column): (usize, &Column)| {
-            let cells = self.rows.iter().map(|row| row[at].chars().count());
+        let width = |(index, column): (usize, &Column)| {
+            let cells = self.rows.iter().map(|row| row[index].chars().count());
             Some(cells.fold(column.name.chars().count(), usize::max))
         };
         let mut widths: Vec<Option<usize>> = self.columns.iter().enumerate().map(width).collect();
@@ -131,9 +135,9 @@ impl Table {
             let shown = widths.iter().flatten().map(|width| width + 2);
             shown.sum::<usize>() > limit + 2
         };
-        for at in (0..widths.len()).rev() {
-            if self.columns[at].optional && is_wide(&widths) {
-                widths[at] = None;
+        for index in (0..widths.len()).rev() {
+            if self.columns[index].is_optional && is_wide(&widths) {
+                widths[index] = None;
             }
         }
         while is_wide(&widths) {
@@ -157,7 +161,7 @@ impl fmt::Display for Table {
             for ((cell, width), column) in cells.zip(&widths).zip(&self.columns) {
                 let &Some(width) = width else { continue };
                 let cell = shorten(cell, width);
-                shown.push(if column.words {
+                shown.push(if column.has_words {
                     format!("{cell:<width$}")
                 } else {
                     format!("{cell:>width$}")

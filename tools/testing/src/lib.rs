@@ -20,8 +20,8 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// # Panics
 /// If the condition does not hold within [`WAIT_LIMIT`].
 #[track_caller]
-pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    wait_within(WAIT_LIMIT, what, condition);
+pub fn wait_until(event: &str, condition: impl FnMut() -> bool) {
+    wait_within(WAIT_LIMIT, event, condition);
 }
 
 /// Waits until the condition holds.
@@ -29,10 +29,10 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
 /// # Panics
 /// If the condition does not hold within `limit`.
 #[track_caller]
-pub fn wait_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_within(limit: Duration, event: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
     while !condition() {
-        assert!(Instant::now() < end, "did not happen in {limit:?}: {what}");
+        assert!(Instant::now() < end, "did not happen in {limit:?}: {event}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -20,7 +20,7 @@ impl UnpluggedCpu {
     /// Unplugs a CPU.
     ///
     /// # Errors
-    /// The kernel, or the rights of this process, do not permit it.
+    /// The kernel refuses, or this process lacks the rights.
     pub fn new(cpu: usize) -> io::Result<Self> {
         let online_file = online_file(cpu);
         let plug_in = format!(

@@ -4,7 +4,7 @@
 //!  track "vCPU 0"    ┌ awake ────────────────────────┐             ┌ awake ──── …
 //!                    │ ┌ poll ───┐   ┌ poll ───┐     │   parked:   │
 //!  instants          ▲ I/O   ▲ spawn     ▲ stolen        nothing
-//!  track "others"        ▲ wake from another thread
+//!  track "other threads" ▲ wake from another thread
 //! ```
 //!
 //! An arrow (a flow) goes from each wake on a vCPU to the poll that it causes. A poll is named by
@@ -36,7 +36,7 @@ const COLOURS: [&str; 8] = [
     "grey",
 ];
 
-/// Writes a text as the contents of a JSON string, without the quotes.
+/// A text that is written as the contents of a JSON string, without the quotes.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -68,22 +68,24 @@ impl fmt::Display for Micros {
 #[derive(Clone, Copy, Default)]
 struct Track {
     /// Set once the vCPU has acted in an event.
-    known: bool,
+    has_acted: bool,
     is_awake: bool,
     /// Set until the vCPU's first poll is seen, if the vCPU was awake when the recording began,
     /// because a poll may have been under way at that time.
-    is_unknown: bool,
+    may_have_poll: bool,
     poll: Option<CoroutineId>,
 }
 
-/// Writes events as they arrive, ordered by time.
+/// A writer of events as they arrive, ordered by time.
 pub struct Writer<W: Write> {
     out: W,
     tracks: Vec<Track>,
     /// Arrows that end at the next poll of a coroutine.
     woken: HashMap<CoroutineId, u64>,
+    /// Number of arrows so far; also the id of the last arrow.
     arrows: u64,
-    last: u64,
+    /// Time of the last event, in ns.
+    last_time: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -105,7 +107,7 @@ impl<W: Write> Writer<W> {
             tracks: Vec::new(),
             woken: HashMap::new(),
             arrows: 0,
-            last: 0,
+            last_time: 0,
         };
         if let Some(last) = vcpus.min(MAX_VCPUS as u32).checked_sub(1) {
             writer.ensure_vcpu(last)?;
@@ -122,8 +124,8 @@ impl<W: Write> Writer<W> {
             return Ok(());
         };
         // Moves a late event forward, so that times never decrease.
-        let at = event.at.max(self.last);
-        self.last = at;
+        let at = event.at.max(self.last_time);
+        self.last_time = at;
         self.ensure_vcpu(vcpu)?;
         // Finds the vCPU whose thread acted, and whether that vCPU must have been awake before.
         // Only `Unparked` starts from sleep.
@@ -136,7 +138,7 @@ impl<W: Write> Writer<W> {
         };
         if let Some(actor) = actor {
             self.ensure_vcpu(actor)?;
-            let is_new = !std::mem::replace(&mut self.tracks[actor as usize].known, true);
+            let is_new = !std::mem::replace(&mut self.tracks[actor as usize].has_acted, true);
             if is_new && was_awake {
                 self.wake_up(actor, 0)?;
             }
@@ -164,7 +166,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Returns the errors of the underlying writer.
     pub fn finish(mut self, length: u64, lost: u64) -> io::Result<W> {
-        let at = length.max(self.last);
+        let at = length.max(self.last_time);
         for vcpu in 0..self.tracks.len() as u32 {
             self.end_poll(vcpu, at, "the recording's end")?;
             self.fall_asleep(vcpu, at)?;
@@ -207,7 +209,7 @@ impl<W: Write> Writer<W> {
         if std::mem::replace(&mut self.tracks[vcpu as usize].is_awake, true) {
             return Ok(());
         }
-        self.tracks[vcpu as usize].is_unknown = at == 0;
+        self.tracks[vcpu as usize].may_have_poll = at == 0;
         self.begin(at, vcpu, 'B', "awake")?;
         write!(self.out, ",\"cat\":\"vcpu\",\"cname\":\"white\"}}")
     }
@@ -256,7 +258,7 @@ impl<W: Write> Writer<W> {
         )?;
         let track = &mut self.tracks[vcpu as usize];
         track.poll = Some(id);
-        track.is_unknown = false;
+        track.may_have_poll = false;
         if let Some(arrow) = self.woken.remove(&id) {
             self.begin(at, vcpu, 'f', "wake")?;
             write!(self.out, ",\"cat\":\"wake\",\"bp\":\"e\",\"id\":{arrow}}}")?;
@@ -286,7 +288,7 @@ impl<W: Write> Writer<W> {
             Step::Exited => "exited",
         };
         let track = self.tracks[vcpu as usize];
-        if track.is_awake && track.is_unknown {
+        if track.is_awake && track.may_have_poll {
             // The poll was under way when the recording began.
             self.begin_poll(0, vcpu, coroutine, site, true)?;
         }

@@ -1,5 +1,5 @@
-//! Defines [`Event`], something that a coroutine or its vCPU (a worker's run queue and its I/O
-//! ring) did.
+//! Defines [`Event`], an action of a coroutine or of its vCPU (a worker's run queue and its I/O
+//! ring).
 
 use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
 

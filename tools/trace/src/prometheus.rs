@@ -10,7 +10,7 @@ use std::fmt::{self, Display, Write};
 /// Value of the `Content-Type` field of an answer.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes families of samples, one after the other. Allocates the name of each family.
+/// A writer of families of samples, one after the other. Allocates the name of each family.
 ///
 /// ```
 /// use upshift_trace::prometheus::Text;
@@ -38,7 +38,7 @@ impl<'a> Text<'a> {
         Text { to, family }
     }
 
-    /// Begins the family `upshift_` `name`: a counter if the name ends in `_total`, else a gauge.
+    /// Begins the family `upshift_NAME`: a counter if the name ends in `_total`, else a gauge.
     ///
     /// # Errors
     /// Returns the errors of the underlying writer, like the other methods.
@@ -110,8 +110,8 @@ impl<'a> Text<'a> {
 
     fn line(&mut self, suffix: &str, labels: Labels<'_>, value: &dyn Display) -> fmt::Result {
         write!(self.to, "{}{suffix}", self.family)?;
-        for (at, (name, value)) in labels.iter().enumerate() {
-            let before = if at == 0 { '{' } else { ',' };
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let before = if index == 0 { '{' } else { ',' };
             write!(self.to, "{before}{name}=\"")?;
             write!(Escaped(self.to), "{value}")?;
             self.to.write_char('"')?;
@@ -121,7 +121,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Writes the value of a label and escapes its three special characters.
+/// A writer of the value of a label, which escapes the three special characters.
 struct Escaped<'a>(&'a mut dyn Write);
 
 impl Write for Escaped<'_> {

@@ -63,15 +63,15 @@ impl Spans {
             match event.kind {
                 EventKind::Coroutine(step, coroutine) => {
                     if let Some(by) = coroutine.by {
-                        builder.works(by);
+                        builder.note_activity(by);
                     }
                     builder.step(event.at, event.vcpu, step, coroutine);
                 }
-                EventKind::Arrived(_) => builder.works(event.vcpu),
-                EventKind::Unparked => builder.wakes(event.vcpu, event.at),
+                EventKind::Arrived(_) => builder.note_activity(event.vcpu),
+                EventKind::Unparked => builder.begin_awake(event.vcpu, event.at),
                 EventKind::Parked => {
-                    builder.works(event.vcpu);
-                    builder.sleeps(event.vcpu, event.at);
+                    builder.note_activity(event.vcpu);
+                    builder.end_awake(event.vcpu, event.at);
                 }
             }
         }
@@ -81,6 +81,7 @@ impl Spans {
 
 struct Builder {
     spans: Spans,
+    /// Current span of each coroutine.
     open: HashMap<CoroutineId, Span>,
     /// Time since which each vCPU is awake. The inner `None` means that the vCPU waits, the outer
     /// `None` that its state is unknown.
@@ -93,19 +94,19 @@ impl Builder {
     }
 
     /// Notes that the vCPU acts, so it was awake before.
-    fn works(&mut self, vcpu: u32) {
+    fn note_activity(&mut self, vcpu: u32) {
         if let Some(state @ None) = self.vcpu(vcpu) {
             *state = Some(Some(0));
         }
     }
 
-    fn wakes(&mut self, vcpu: u32, at: u64) {
+    fn begin_awake(&mut self, vcpu: u32, at: u64) {
         if let Some(state @ (None | Some(None))) = self.vcpu(vcpu) {
             *state = Some(Some(at));
         }
     }
 
-    fn sleeps(&mut self, vcpu: u32, to: u64) {
+    fn end_awake(&mut self, vcpu: u32, to: u64) {
         if let Some(state) = self.vcpu(vcpu)
             && let Some(Some(from)) = state.replace(None)
             && from < to
@@ -169,7 +170,7 @@ impl Builder {
 
     fn finish(mut self, end: u64) -> Spans {
         for vcpu in 0..self.vcpus.len() as u32 {
-            self.sleeps(vcpu, end);
+            self.end_awake(vcpu, end);
         }
         let mut open: Vec<Span> = self.open.drain().map(|(_, span)| span).collect();
         open.sort_by_key(|span| (span.from, span.id));

@@ -26,7 +26,7 @@ pub struct Timeline {
     /// Events, ordered by time.
     pub events: Vec<Event>,
     #[cfg_attr(feature = "serde", serde(skip))]
-    known: HashMap<String, u32>,
+    site_numbers: HashMap<String, u32>,
 }
 
 impl Timeline {
@@ -41,12 +41,12 @@ impl Timeline {
 
     /// Returns the number of a spawn site. Costs one look-up by hash.
     pub fn site(&mut self, place: &str) -> u32 {
-        if let Some(&number) = self.known.get(place) {
+        if let Some(&number) = self.site_numbers.get(place) {
             return number;
         }
         let number = self.sites.len() as u32;
         self.sites.push(place.into());
-        self.known.insert(place.into(), number);
+        self.site_numbers.insert(place.into(), number);
         number
     }
 

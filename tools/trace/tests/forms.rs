@@ -7,6 +7,7 @@ use upshift_core::{CoroutineId, Level, State, Step};
 use upshift_trace::spans::Spans;
 use upshift_trace::{Coroutine, Event, EventKind, Timeline};
 
+/// A name with characters that are special in JSON, in XML or on a terminal.
 const HOSTILE: &str = "a\"b\\c\n\u{1b}[2J\u{0}\u{7f}\u{fffe}</title><script>&'é\u{2028}";
 
 fn chrome(timeline: &Timeline) -> Value {
@@ -81,16 +82,24 @@ fn a_wake_is_an_arrow_to_the_poll_and_parked_is_empty() {
     let mut timeline = Timeline::new("a program");
     let waker = coroutine(&mut timeline, 1, 9, Some(0));
     let woken = coroutine(&mut timeline, 2, 3, Some(0));
-    let there = Coroutine {
+    let woken_elsewhere = Coroutine {
         by: Some(1),
         ..woken
     };
     timeline.add(1_000, 0, EventKind::Coroutine(Step::Polled, waker));
     timeline.add(1_500, 1, EventKind::Coroutine(Step::Ready, woken));
     timeline.add(2_500, 1, EventKind::Unparked);
-    timeline.add(2_600, 1, EventKind::Coroutine(Step::Polled, there));
+    timeline.add(
+        2_600,
+        1,
+        EventKind::Coroutine(Step::Polled, woken_elsewhere),
+    );
     timeline.add(3_000, 0, EventKind::Coroutine(Step::Exited, waker));
-    timeline.add(4_600, 1, EventKind::Coroutine(Step::Blocked, there));
+    timeline.add(
+        4_600,
+        1,
+        EventKind::Coroutine(Step::Blocked, woken_elsewhere),
+    );
     timeline.add(5_000, 1, EventKind::Parked);
     timeline.add(9_000, 0, EventKind::Arrived(3));
     let json = chrome(&timeline);
@@ -219,7 +228,7 @@ proptest! {
     #[test]
     fn any_events_make_a_balanced_file_and_a_well_formed_picture(
         events in prop::collection::vec(any_event(), 0..300),
-        sorted in any::<bool>(),
+        is_sorted in any::<bool>(),
         lost in any::<u64>(),
     ) {
         let mut timeline = Timeline::new("any");
@@ -228,7 +237,7 @@ proptest! {
         for (at, vcpu, kind) in events {
             timeline.add(at, vcpu, kind);
         }
-        if sorted {
+        if is_sorted {
             timeline.sort();
         }
         assert_balanced(&chrome(&timeline), 3);

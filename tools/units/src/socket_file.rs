@@ -40,7 +40,7 @@ pub struct SocketFile {
     file: File,
     /// Set if the drop must take the lock to remove the file; otherwise the caller holds the lock
     /// all the time.
-    locks: bool,
+    needs_lock: bool,
 }
 
 impl SocketFile {
@@ -59,7 +59,7 @@ impl SocketFile {
         Ok(SocketFile {
             path: path.to_path_buf(),
             file,
-            locks: false,
+            needs_lock: false,
         })
     }
 
@@ -92,7 +92,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         // Without the lock the file stays, and the next server removes it.
-        let lock = self.locks.then(|| Lock::acquire(&self.path));
+        let lock = self.needs_lock.then(|| Lock::acquire(&self.path));
         if !matches!(lock, Some(Err(_))) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -115,14 +115,14 @@ impl Lock {
     /// the kernel.
     pub fn acquire(socket: &Path) -> io::Result<Lock> {
         let path = Lock::path(socket);
-        let named =
+        let with_path =
             |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let since = Instant::now();
         loop {
             let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let mode = Mode::from_raw_mode(0o600);
             let opened = rustix::fs::open(&path, flags, mode);
-            let mut file = File::from(opened.map_err(|error| named(error.into()))?);
+            let mut file = File::from(opened.map_err(|error| with_path(error.into()))?);
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if is_at(&file, &path) => {
                     // The content is for people only.
@@ -133,11 +133,11 @@ impl Lock {
                 // The holder has removed the file before it released the lock.
                 Ok(()) => continue,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-                Err(error) => return Err(named(error.into())),
+                Err(error) => return Err(with_path(error.into())),
             }
             if since.elapsed() > LOCK_TIMEOUT {
                 let why = "another server has begun to listen there";
-                return Err(named(io::Error::new(io::ErrorKind::AddrInUse, why)));
+                return Err(with_path(io::Error::new(io::ErrorKind::AddrInUse, why)));
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -163,11 +163,11 @@ impl Drop for Lock {
     }
 }
 
-/// Whether `path` still names the open `file`.
+/// Returns whether `path` still names the open `file`.
 fn is_at(file: &File, path: &Path) -> bool {
-    let place = |found: fs::Metadata| (found.dev(), found.ino());
-    let open = file.metadata().map(place).ok();
-    open.is_some() && open == fs::symlink_metadata(path).map(place).ok()
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let open = file.metadata().map(identity).ok();
+    open.is_some() && open == fs::symlink_metadata(path).map(identity).ok()
 }
 
 /// Creates a socket that listens as soon as [`listen`](net::listen) is called on it. A file that a
@@ -212,7 +212,7 @@ pub fn listen(
     address(path)?;
     let _lock = Lock::acquire(path)?;
     let (socket, mut file) = bind(path, SocketType::STREAM, SocketFlags::empty(), mode)?;
-    file.locks = true;
+    file.needs_lock = true;
     net::listen(&socket, backlog)?;
     Ok((UnixListener::from(socket), file))
 }
@@ -229,11 +229,11 @@ fn address(path: &Path) -> io::Result<SocketAddrUnix> {
 
 /// Removes a socket without a listener.
 fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
         return Ok(());
     };
     let error = |why| io::Error::new(io::ErrorKind::AddrInUse, why);
-    if !found.file_type().is_socket() {
+    if !metadata.file_type().is_socket() {
         return Err(error("there is a file that is no socket: remove it"));
     }
     // The probe does not wait for a busy server.
@@ -257,21 +257,21 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix, kind: SocketType) -> io::
 /// An error that names the directory that another user may write to; errors of the kernel.
 pub fn check_directories(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
-    let Some(named) = path.parent() else {
+    let Some(parent) = path.parent() else {
         return Ok(());
     };
-    let nearest = named.ancestors().find(|path| path.exists());
+    let nearest = parent.ancestors().find(|path| path.exists());
     let real = nearest.map(fs::canonicalize).transpose()?;
-    let last =
-        |path: &Path| path == named || (Some(named) == nearest && Some(path) == real.as_deref());
-    for directory in named
+    let is_last =
+        |path: &Path| path == parent || (Some(parent) == nearest && Some(path) == real.as_deref());
+    for directory in parent
         .ancestors()
         .chain(real.iter().flat_map(|path| path.ancestors()))
     {
-        // The link itself, if it is one, and the directory to which it leads.
-        for found in [fs::symlink_metadata(directory), fs::metadata(directory)] {
-            match found {
-                Ok(found) => check_directory(directory, &found, last(directory))?,
+        // A link is checked itself, and so is the directory to which it leads.
+        for metadata in [fs::symlink_metadata(directory), fs::metadata(directory)] {
+            match metadata {
+                Ok(metadata) => check_directory(directory, &metadata, is_last(directory))?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -280,22 +280,22 @@ pub fn check_directories(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The sticky bit: in such a directory, only the owner of a file may rename or remove the file.
+/// Bit of a sticky directory, in which only the owner of a file may rename or remove the file.
 const STICKY_BIT: u32 = 0o1000;
-/// Writable by the group or by everybody.
+/// Bits of a file that the group or all users may write to.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Result<()> {
-    let own = rustix::process::geteuid().as_raw();
+fn check_directory(directory: &Path, metadata: &fs::Metadata, is_last: bool) -> io::Result<()> {
+    let own_uid = rustix::process::geteuid().as_raw();
     let directory = directory.display();
-    if ![0, own].contains(&found.uid()) && !is_unmapped(found.uid()) {
+    if ![0, own_uid].contains(&metadata.uid()) && !is_unmapped(metadata.uid()) {
         return Err(io::Error::other(format!(
             "{directory} belongs to user {}, who could put another file there: `chown` it to root, or give another path",
-            found.uid()
+            metadata.uid()
         )));
     }
-    let sticky = found.mode() & STICKY_BIT != 0 && !last;
-    if found.is_dir() && found.mode() & WRITABLE_BY_OTHERS != 0 && !sticky {
+    let is_sticky = metadata.mode() & STICKY_BIT != 0 && !is_last;
+    if metadata.is_dir() && metadata.mode() & WRITABLE_BY_OTHERS != 0 && !is_sticky {
         return Err(io::Error::other(format!(
             "others may write to {directory} and put another file there: give a path in a directory that only root or this user may write to"
         )));
@@ -303,8 +303,8 @@ fn check_directory(directory: &Path, found: &fs::Metadata, last: bool) -> io::Re
     Ok(())
 }
 
-/// Whether the user has no number in this user namespace. A server in such a namespace lacks root's
-/// rights over the files of such users, who include the machine's root.
+/// Returns whether the user has no number in this user namespace. A server in such a namespace
+/// lacks root's rights over the files of such users, among them the machine's root.
 fn is_unmapped(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -422,8 +422,8 @@ mod tests {
         // The umask does not apply.
         assert_eq!(mode(&path), 0o666);
         UnixStream::connect(&path).unwrap();
-        let taken = listen(&path, None, 4).unwrap_err().to_string();
-        assert!(taken.contains("another server"), "{taken}");
+        let message = listen(&path, None, 4).unwrap_err().to_string();
+        assert!(message.contains("another server"), "{message}");
         drop((listener, file));
         assert!(!path.exists());
     }
@@ -465,8 +465,8 @@ mod tests {
                 all.filter_map(|result| match result {
                     Ok(one) => Some(one),
                     Err(error) => {
-                        let said = error.to_string();
-                        assert!(said.contains("another server"), "{said}");
+                        let message = error.to_string();
+                        assert!(message.contains("another server"), "{message}");
                         None
                     }
                 })
@@ -495,8 +495,8 @@ mod tests {
         let folder = Folder::new("lock");
         let path = folder.0.join("socket");
         let _lock = Lock::acquire(&path).unwrap();
-        let said = listen(&path, None, 4).unwrap_err().to_string();
-        assert!(said.contains("socket.lock: another server"), "{said}");
+        let message = listen(&path, None, 4).unwrap_err().to_string();
+        assert!(message.contains("socket.lock: another server"), "{message}");
     }
 
     #[test]
@@ -506,8 +506,8 @@ mod tests {
         let path = folder.0.join("x".repeat(room));
         drop(listen(&path, None, 4).unwrap());
         let long = listen(&folder.0.join("x".repeat(room + 1)), None, 4);
-        let said = long.unwrap_err().to_string();
-        assert!(said.contains("108 bytes"), "{said}");
+        let message = long.unwrap_err().to_string();
+        assert!(message.contains("108 bytes"), "{message}");
     }
 
     #[test]

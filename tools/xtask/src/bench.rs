@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use crate::{mpi, packages, run, setup};
 
 /// Subcommands of the driver that need no build, unlike `run`.
-const COMMANDS: [&str; 2] = ["drop", "render"];
+const COMMANDS_WITHOUT_BUILD: [&str; 2] = ["drop", "render"];
 
 pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     if !root.join("bench/Cargo.toml").exists() {
@@ -23,7 +23,7 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
     }
     let is_run = !args
         .first()
-        .is_some_and(|word| COMMANDS.contains(&word.as_str()));
+        .is_some_and(|word| COMMANDS_WITHOUT_BUILD.contains(&word.as_str()));
     let mut build = setup::cargo(root);
     build.args(["build", "--release"]);
     let mut driver = setup::cargo(root);
@@ -45,11 +45,12 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
         }
     }
     if is_whole_run(args) {
-        return other_pages(root);
+        return measure_other_workspaces(root);
     }
     ExitCode::SUCCESS
 }
 
+/// Returns whether the arguments are those of a full run of all sections, into the project's pages.
 fn is_whole_run(args: &[String]) -> bool {
     let other = ["--only", "--out", "--help", "-h"];
     let is_other = |word: &String| other.iter().any(|option| word.starts_with(option));
@@ -58,7 +59,7 @@ fn is_whole_run(args: &[String]) -> bool {
 
 /// Measures the two workspaces with pages of their own, MPI and the kernel. The kernel's evaluation
 /// does not repeat the points that it has already measured at this commit.
-fn other_pages(root: &Path) -> ExitCode {
+fn measure_other_workspaces(root: &Path) -> ExitCode {
     let code = mpi::command(root, &["bench".to_owned()]);
     if code != ExitCode::SUCCESS {
         return code;
@@ -82,6 +83,7 @@ pub(crate) fn os(root: &Path, args: &[String]) -> ExitCode {
     foreground(&mut runner).map_or_else(|code| code, |()| ExitCode::SUCCESS)
 }
 
+/// Runs a command in the terminal. If it fails, the error is its exit status.
 pub(crate) fn foreground(command: &mut Command) -> Result<(), ExitCode> {
     eprintln!("$ {}", run::command_line(command));
     match command.status() {

@@ -16,8 +16,11 @@ use crate::bench::foreground;
 use crate::host;
 use crate::layout::LAYERS;
 
+/// Table of contents of the book.
 const SUMMARY: &str = "docs/SUMMARY.md";
+/// Folder into which the pages are copied for mdbook.
 const SOURCES: &str = "target/xtask/book/src";
+/// Arguments with which cargo installs mdbook.
 const INSTALL: [&str; 4] = ["install", "mdbook", "--locked", "--no-default-features"];
 
 /// Checks the links, copies the pages and builds the book. With `install`, first installs mdbook if
@@ -52,6 +55,8 @@ fn build(root: &Path, install: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Copies the pages of the summary, the pictures and the summary to [`SOURCES`]; returns the number
+/// of pages.
 fn lay_out(root: &Path) -> io::Result<usize> {
     let to = root.join(SOURCES);
     match fs::remove_dir_all(&to) {
@@ -80,10 +85,10 @@ fn lay_out(root: &Path) -> io::Result<usize> {
         }
     }
     // The summary is in docs/, but mdbook expects it in the book's root.
-    let moved = rewrite(&summary, |_, target| {
+    let book_summary = rewrite(&summary, |_, target| {
         Some(resolve(SUMMARY, target).display().to_string())
     });
-    fs::write(to.join("SUMMARY.md"), moved)?;
+    fs::write(to.join("SUMMARY.md"), book_summary)?;
     Ok(pages.len())
 }
 
@@ -188,6 +193,7 @@ pub(crate) fn check_paths(root: &Path) -> Result<usize, String> {
     }
 }
 
+/// A path between backticks, and the name that stands beside it.
 #[derive(Debug, PartialEq, Eq)]
 struct Mention<'a> {
     path: &'a str,
@@ -195,7 +201,7 @@ struct Mention<'a> {
 }
 
 fn mentions(text: &str) -> Vec<Mention<'_>> {
-    let mut found = Vec::new();
+    let mut mentions = Vec::new();
     let mut is_code = false;
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
@@ -205,38 +211,40 @@ fn mentions(text: &str) -> Vec<Mention<'_>> {
             continue;
         }
         let parts: Vec<&str> = line.split('`').collect();
-        // Parts with odd numbers are quoted; the text between two of them tells whether they belong
-        // together.
-        for at in (1..parts.len().saturating_sub(1)).step_by(2) {
+        // Parts with odd numbers are quoted; the text between two of them tells whether these two
+        // belong together.
+        for index in (1..parts.len().saturating_sub(1)).step_by(2) {
             let is_next = |gap: Option<&&str>, words: &str| gap.is_some_and(|gap| **gap == *words);
-            let before = is_next(parts.get(at - 1), " in ").then(|| parts[at.saturating_sub(2)]);
-            let after = is_next(parts.get(at + 1), " ")
-                .then(|| parts.get(at + 2).copied())
+            let before =
+                is_next(parts.get(index - 1), " in ").then(|| parts[index.saturating_sub(2)]);
+            let after = is_next(parts.get(index + 1), " ")
+                .then(|| parts.get(index + 2).copied())
                 .flatten();
-            if is_path(parts[at]) {
+            if is_path(parts[index]) {
                 let name = before.or(after).filter(|name| is_name(name));
-                found.push(Mention {
-                    path: parts[at],
+                mentions.push(Mention {
+                    path: parts[index],
                     name: name.map(|name| name.rsplit("::").next().unwrap_or(name)),
                 });
             }
         }
     }
-    found
+    mentions
 }
 
-/// Whether a text is a folder, or a file within a folder, without wildcards and placeholders.
+/// Returns whether a text is a folder, or a file within a folder, without wildcards and
+/// placeholders.
 fn is_path(text: &str) -> bool {
     let is_file = [".rs", ".md", ".json", ".toml", ".hpp", ".yml"]
         .iter()
         .any(|end| text.ends_with(end));
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
     let is_placeholder =
         |part: &str| part.len() > 1 && part.chars().all(|c| c.is_ascii_uppercase());
     text.contains('/')
         && !text.starts_with(['/', '.'])
         && (is_file || text.ends_with('/'))
-        && text.chars().all(plain)
+        && text.chars().all(is_plain)
         && !text.split(['/', '.']).any(is_placeholder)
 }
 
@@ -308,6 +316,7 @@ fn headings(text: &str) -> BTreeSet<String> {
 struct Link {
     /// The whole link, from `[` (or `!` of a picture) to `)`.
     whole: Range<usize>,
+    /// The text of the link.
     words: Range<usize>,
     target: Range<usize>,
 }
@@ -318,7 +327,7 @@ fn links(text: &str) -> Vec<Link> {
     let (mut is_code, mut is_quoted) = (false, false);
     let mut open: Vec<usize> = Vec::new();
     let bytes = text.as_bytes();
-    for (at, line) in lines_of(text) {
+    for (offset, line) in lines_of(text) {
         if line.trim_start().starts_with("```") {
             is_code = !is_code;
             continue;
@@ -329,7 +338,7 @@ fn links(text: &str) -> Vec<Link> {
         if line.trim().is_empty() {
             (is_quoted, open) = (false, Vec::new());
         }
-        for i in at..at + line.len() {
+        for i in offset..offset + line.len() {
             match bytes[i] {
                 b'`' => is_quoted = !is_quoted,
                 b'[' => open.push(i),
@@ -354,23 +363,23 @@ fn links(text: &str) -> Vec<Link> {
 
 /// Returns the lines of a text, each with its offset.
 fn lines_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut at = 0;
+    let mut end = 0;
     text.split_inclusive('\n').map(move |line| {
-        let place = at;
-        at += line.len();
-        (place, line)
+        let begin = end;
+        end += line.len();
+        (begin, line)
     })
 }
 
 /// Rewrites the targets of links: `to` receives whether the link is a picture, and the target. A
 /// link without a new target becomes its text.
 fn rewrite(text: &str, to: impl Fn(bool, &str) -> Option<String>) -> String {
-    let (mut out, mut done) = (String::new(), 0);
+    let (mut out, mut copied) = (String::new(), 0);
     for link in links(text) {
-        if link.whole.start < done {
+        if link.whole.start < copied {
             continue;
         }
-        out.push_str(&text[done..link.whole.start]);
+        out.push_str(&text[copied..link.whole.start]);
         let is_picture = text.as_bytes()[link.whole.start] == b'!';
         match to(is_picture, &text[link.target.clone()]) {
             Some(target) => {
@@ -380,9 +389,9 @@ fn rewrite(text: &str, to: impl Fn(bool, &str) -> Option<String>) -> String {
             }
             None => out.push_str(&text[link.words]),
         }
-        done = link.whole.end;
+        copied = link.whole.end;
     }
-    out + &text[done..]
+    out + &text[copied..]
 }
 
 #[cfg(test)]

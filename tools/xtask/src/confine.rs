@@ -38,9 +38,9 @@ pub(crate) fn command(words: &[OsString]) -> ExitCode {
 }
 
 fn forbid_io_uring() -> Result<(), seccompiler::Error> {
-    let refused = IO_URING.map(|call| (call, Vec::new()));
+    let rules = IO_URING.map(|call| (call, Vec::new()));
     let filter = SeccompFilter::new(
-        BTreeMap::from(refused),
+        BTreeMap::from(rules),
         SeccompAction::Allow,
         SeccompAction::Errno(EPERM),
         std::env::consts::ARCH.try_into()?,
@@ -61,13 +61,13 @@ pub(crate) fn wrap_tests(
     root: &Path,
     unprivileged: bool,
 ) -> Result<(), String> {
-    let here = host::this_program()?;
-    let confined = format!("{} confine --", here.display());
+    let program = host::this_program()?;
+    let wrapper = format!("{} confine --", program.display());
     let runner = if unprivileged {
         let user = format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups");
-        format!("{user} {confined}")
+        format!("{user} {wrapper}")
     } else {
-        confined
+        wrapper
     };
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let variable = target.to_uppercase().replace('-', "_");

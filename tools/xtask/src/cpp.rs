@@ -63,9 +63,9 @@ const TESTS: [&str; 13] = [
 ];
 
 fn compilers() -> impl Iterator<Item = &'static str> {
-    let found =
+    let first_installed =
         |names: &&[&'static str]| names.iter().copied().find(|name| host::has_program(name));
-    COMPILERS.iter().filter_map(found)
+    COMPILERS.iter().filter_map(first_installed)
 }
 
 fn flavours() -> Vec<Flavour> {
@@ -89,7 +89,7 @@ fn flavours() -> Vec<Flavour> {
 }
 
 /// Returns the compiler whose ThreadSanitizer provides the functions that rustc calls.
-fn thread_sanitizing() -> Result<&'static str, String> {
+fn tsan_compiler() -> Result<&'static str, String> {
     let clang = compilers().find(|name| name.starts_with("clang"));
     clang.ok_or_else(|| "no clang++ 16 or later".to_owned())
 }
@@ -157,9 +157,9 @@ impl<'a> Build<'a> {
     }
 
     /// Runs everything under ThreadSanitizer, and the test of a thousand random cancellations
-    /// `again` more times.
-    fn threads(&self, again: usize) -> Result<(), String> {
-        let compiler = thread_sanitizing()?;
+    /// `extra_runs` more times.
+    fn test_under_tsan(&self, extra_runs: usize) -> Result<(), String> {
+        let compiler = tsan_compiler()?;
         let flavour = Flavour {
             name: format!("{compiler}-tsan"),
             compiler,
@@ -171,7 +171,7 @@ impl<'a> Build<'a> {
         let folder = build.folder(&flavour.name);
         build.build(&folder)?;
         build.test(&flavour)?;
-        for _ in 0..again {
+        for _ in 0..extra_runs {
             let mut command = Command::new(folder.join("test_io"));
             command.arg("a_thousand_random_cancellations");
             (self.run)(command)?;
@@ -293,7 +293,8 @@ fn pkg_config_path(prefix: &Path) -> String {
     paths.join(":")
 }
 
-/// Names the missing tools, after an attempt to install compilers and CMake where that is allowed.
+/// Returns the names of the missing tools, after an attempt to install compilers and CMake where
+/// that is allowed.
 fn missing(stop: &Stop) -> Option<String> {
     packages::install(&[&packages::GXX, &packages::CMAKE], stop);
     if compilers().next().is_none() {
@@ -321,18 +322,18 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
     };
     let build = Build::new(root, &target, "release", &run);
     let tools = Tools::find();
-    let sanitizing = [Tool::Nightly, Tool::RustSrc]
+    let can_sanitize = [Tool::Nightly, Tool::RustSrc]
         .iter()
         .all(|tool| tools.has(*tool));
-    let done = build
+    let result = build
         .release()
         .and_then(|()| build.all(&flavours(), &prefix))
-        .and_then(|()| match thread_sanitizing() {
-            Ok(_) if sanitizing => build.threads(0),
-            Ok(_) => skip_threads("no nightly Rust with rust-src"),
-            Err(missing) => skip_threads(&missing),
+        .and_then(|()| match tsan_compiler() {
+            Ok(_) if can_sanitize => build.test_under_tsan(0),
+            Ok(_) => skip_tsan("no nightly Rust with rust-src"),
+            Err(missing) => skip_tsan(&missing),
         });
-    match done {
+    match result {
         Ok(()) => {
             println!("installed into {}", prefix.display());
             ExitCode::SUCCESS
@@ -344,8 +345,8 @@ pub(crate) fn command(root: &Path, prefix: Option<PathBuf>) -> ExitCode {
     }
 }
 
-fn skip_threads(why: &str) -> Result<(), String> {
-    println!("skipped ThreadSanitizer: {why}");
+fn skip_tsan(reason: &str) -> Result<(), String> {
+    println!("skipped ThreadSanitizer: {reason}");
     Ok(())
 }
 
@@ -355,13 +356,13 @@ pub(crate) fn soak(context: &Context<'_>) -> Verdict {
             return Ok(Done::Skipped(tool.absence()));
         }
     }
-    if let Some(missing) = missing(context.stop).or(thread_sanitizing().err()) {
+    if let Some(missing) = missing(context.stop).or(tsan_compiler().err()) {
         return Ok(Done::Skipped(missing));
     }
     let run = |command: Command| context.run(command);
     let build = Build::new(context.root, context.target, "debug", &run);
     build.debug()?;
-    build.threads(50)?;
+    build.test_under_tsan(50)?;
     context.tests_passed()
 }
 
@@ -375,12 +376,12 @@ pub(crate) fn step(context: &Context<'_>) -> Verdict {
     let run = |command: Command| context.run(command);
     let build = Build::new(context.root, context.target, "debug", &run);
     build.debug()?;
-    let mut chosen = flavours();
-    chosen.drain(1..chosen.len().saturating_sub(1));
-    build.all(&chosen, &context.target.join("cpp/prefix"))?;
-    let used: Vec<_> = compilers().collect();
+    let mut step_flavours = flavours();
+    step_flavours.drain(1..step_flavours.len().saturating_sub(1));
+    build.all(&step_flavours, &context.target.join("cpp/prefix"))?;
+    let names: Vec<_> = compilers().collect();
     match context.tests_passed()? {
-        Done::Passed(count) => Ok(Done::Passed(format!("{count}; {}", used.join(", ")))),
+        Done::Passed(count) => Ok(Done::Passed(format!("{count}; {}", names.join(", ")))),
         skipped => Ok(skipped),
     }
 }

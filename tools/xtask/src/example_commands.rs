@@ -16,7 +16,7 @@ use crate::layout;
 pub(crate) fn check(root: &Path) -> Result<usize, String> {
     let mut pages = Vec::new();
     pages_below(root, Path::new(""), &mut pages).map_err(|error| error.to_string())?;
-    let (mut count, mut wrong) = (0, Vec::new());
+    let (mut count, mut failures) = (0, Vec::new());
     for page in pages {
         let text = fs::read_to_string(root.join(&page)).map_err(|error| error.to_string())?;
         for command in text.split("cargo run").skip(1) {
@@ -26,27 +26,27 @@ pub(crate) fn check(root: &Path) -> Result<usize, String> {
                 .into_iter()
                 .flat_map(str::split_whitespace)
                 .collect();
-            let after = |option| {
-                let at = words.iter().position(|&word| word == option)?;
-                words.get(at + 1).copied()
+            let argument_of = |option| {
+                let index = words.iter().position(|&word| word == option)?;
+                words.get(index + 1).copied()
             };
-            let Some(example) = after("--example") else {
+            let Some(example) = argument_of("--example") else {
                 continue;
             };
             count += 1;
             // A name in capitals is a placeholder; a manifest path names another workspace.
-            if example.chars().all(char::is_uppercase) || after("--manifest-path").is_some() {
+            if example.chars().all(char::is_uppercase) || argument_of("--manifest-path").is_some() {
                 continue;
             }
-            if !after("-p").is_some_and(|package| has_example(root, package, example)) {
-                wrong.push(format!("{}: --example {example}", page.display()));
+            if !argument_of("-p").is_some_and(|package| has_example(root, package, example)) {
+                failures.push(format!("{}: --example {example}", page.display()));
             }
         }
     }
-    if wrong.is_empty() {
+    if failures.is_empty() {
         Ok(count)
     } else {
-        Err(format!("cannot be run as printed: {}", wrong.join("; ")))
+        Err(format!("cannot be run as printed: {}", failures.join("; ")))
     }
 }
 

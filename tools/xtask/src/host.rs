@@ -25,7 +25,7 @@ pub(crate) fn has_program(name: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
-/// Whether this is a continuous-integration run: `CI` is `true` or `1`.
+/// Returns whether this is a continuous-integration run: `CI` is `true` or `1`.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }
@@ -36,14 +36,14 @@ pub(crate) fn is_ci() -> bool {
 /// # Errors
 /// The kernel does not report a path.
 pub(crate) fn this_program() -> Result<PathBuf, String> {
-    let here = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(without_deleted_suffix(&here))
+    let path = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(without_deleted_suffix(&path))
 }
 
 fn without_deleted_suffix(path: &Path) -> PathBuf {
     let name = path.as_os_str().to_string_lossy();
     match name.strip_suffix(" (deleted)") {
-        Some(before) if !path.exists() => PathBuf::from(before),
+        Some(original) if !path.exists() => PathBuf::from(original),
         _ => path.to_owned(),
     }
 }

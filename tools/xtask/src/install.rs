@@ -7,6 +7,7 @@ use crate::run::{Ending, Limits, Stop, command_line, run};
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(300);
 
+/// Runs `command`; returns whether it succeeded.
 pub(crate) fn install(command: &mut Command, stop: &Stop) -> bool {
     println!("setup: {}", command_line(command));
     match run(command, Limits::within(INSTALL_LIMIT), None, stop)

@@ -11,13 +11,13 @@ pub(crate) const LAYERS: [&str; 5] = ["scheduler", "linux", "machine", "web", "t
 /// # Errors
 /// A layer cannot be read.
 pub(crate) fn crates(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut folders = Vec::new();
     for layer in LAYERS {
         for entry in fs::read_dir(root.join(layer))? {
-            found.push(entry?.path());
+            folders.push(entry?.path());
         }
     }
-    found.retain(|path| path.join("Cargo.toml").exists());
-    found.sort();
-    Ok(found)
+    folders.retain(|path| path.join("Cargo.toml").exists());
+    folders.sort();
+    Ok(folders)
 }

@@ -129,7 +129,7 @@ enum Task {
     /// Needs access to the package registry.
     Compat {
         #[command(subcommand)]
-        what: compat::Compat,
+        task: compat::Compat,
     },
 
     /// Run a program where io_uring is forbidden, as in a container
@@ -181,7 +181,7 @@ fn main() -> ExitCode {
         Task::Mpi { args } => mpi::command(&root, &args),
         Task::Cpp { prefix } => cpp::command(&root, prefix),
         Task::Package { form } => package::command(&root, form),
-        Task::Compat { what } => compat::command(&root, &what),
+        Task::Compat { task } => compat::command(&root, &task),
         Task::Confine { program } => confine::command(&program),
         Task::Book { install } => book::command(&root, install),
         Task::Bench { args } => bench::command(&root, &args),

@@ -72,7 +72,7 @@ pub(crate) fn command(root: &Path, args: &[String]) -> ExitCode {
             vec![bench]
         }
         Some((word, _)) => {
-            eprintln!("error: `cargo xtask mpi {word}`: write `bench`, or no word");
+            eprintln!("error: `cargo xtask mpi {word}`: the only subcommand is `bench`");
             return ExitCode::FAILURE;
         }
     };
@@ -92,7 +92,7 @@ pub(crate) fn fmt(context: &Context<'_>) -> Result<(), String> {
     context.run(command)
 }
 
-fn untestable(context: &Context<'_>) -> Option<String> {
+fn skip_reason(context: &Context<'_>) -> Option<String> {
     absence().or_else(|| context.io_uring.clone().err())
 }
 
@@ -101,7 +101,7 @@ fn untestable(context: &Context<'_>) -> Option<String> {
 /// # Errors
 /// The error of the command that failed.
 pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
-    if untestable(context).is_some() {
+    if skip_reason(context).is_some() {
         return Ok(());
     }
     context.run(cargo(context.root, &CLIPPY))?;
@@ -112,8 +112,8 @@ pub(crate) fn build(context: &Context<'_>) -> Result<(), String> {
 
 /// Runs the tests, after [`build`] has tried to install missing packages.
 pub(crate) fn step(context: &Context<'_>) -> Verdict {
-    if let Some(why) = untestable(context) {
-        return Ok(Done::Skipped(why));
+    if let Some(reason) = skip_reason(context) {
+        return Ok(Done::Skipped(reason));
     }
     // One of the tests starts a daemon.
     context.run(setup::debug_build(context.root))?;

@@ -23,7 +23,7 @@ use crate::setup;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Files that the package must contain, beside the other man pages.
+/// Files without which [`inspect`] rejects the package. The other man pages are not checked.
 const REQUIRED_FILES: [&str; 10] = [
     "./usr/bin/upshift",
     "./usr/lib/systemd/system/upshift-daemon.service",
@@ -95,13 +95,13 @@ pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
         return code;
     }
     let binary = setup::target(root).join("release/upshift");
-    let made = match form {
+    let result = match form {
         Form::Deb => package(root, &binary),
         Form::Image => image::image(root, &binary),
     };
-    match made {
-        Ok((path, tried)) => {
-            println!("{tried}");
+    match result {
+        Ok((path, trial_result)) => {
+            println!("{trial_result}");
             println!("{}", path.display());
             ExitCode::SUCCESS
         }
@@ -112,6 +112,7 @@ pub(crate) fn command(root: &Path, form: Form) -> ExitCode {
     }
 }
 
+/// The file tree of a package.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -130,35 +131,35 @@ impl Tree {
 
     /// Returns the installed size in KiB.
     fn size(&self) -> io::Result<u64> {
-        let all = output(
+        let listing = output(
             Command::new("du")
                 .args(["-sk", "--apparent-size"])
                 .arg(&self.0),
         )?;
-        let size = all
+        let size = listing
             .split_whitespace()
             .next()
             .and_then(|size| size.parse().ok());
-        size.ok_or_else(|| io::Error::other(all))
+        size.ok_or_else(|| io::Error::other(listing))
     }
 }
 
 /// Builds and tries a package with this command; returns its path and the result of the trial.
 pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
     let work = setup::target(root).join("xtask");
-    let (tree, papers) = (Tree(work.join("package")), work.join("documents"));
-    for directory in [&tree.0, &papers] {
+    let (tree, documents) = (Tree(work.join("package")), work.join("documents"));
+    for directory in [&tree.0, &documents] {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
     }
-    output(Command::new(binary).arg("documents").arg(&papers))?;
+    output(Command::new(binary).arg("documents").arg(&documents))?;
     tree.add_file(&fs::read(binary)?, "usr/bin/upshift", 0o755)?;
     strip(&tree.0.join("usr/bin/upshift"))?;
     let dist = root.join("machine/daemon/dist");
     tree.copy(&dist.join("daemon.toml"), "etc/upshift/daemon.toml")?;
-    let of_sched = root.join("machine/sched/dist");
+    let sched_dist = root.join("machine/sched/dist");
     // The units in dist/ name the paths of a manual installation.
-    for (dist, name) in [(&dist, "upshift-daemon"), (&of_sched, "upshift-sched")] {
+    for (dist, name) in [(&dist, "upshift-daemon"), (&sched_dist, "upshift-sched")] {
         let unit = fs::read_to_string(dist.join(format!("{name}.service")))?;
         let unit = unit.replace("/usr/local/bin/", "/usr/bin/");
         let place = format!("usr/lib/systemd/system/{name}.service");
@@ -169,19 +170,19 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
         ("_upshift", "zsh/vendor-completions/_upshift"),
         ("upshift.fish", "fish/vendor_completions.d/upshift.fish"),
     ] {
-        let from = papers.join("completions").join(name);
+        let from = documents.join("completions").join(name);
         tree.copy(&from, &format!("usr/share/{place}"))?;
     }
-    for page in fs::read_dir(papers.join("man1"))? {
+    for page in fs::read_dir(documents.join("man1"))? {
         let page = page?.path();
         let name = page.file_name().unwrap_or_default().to_string_lossy();
         let place = format!("usr/share/man/man1/{name}.gz");
         tree.add_file(&gzip(&page)?, &place, 0o644)?;
     }
     let doc = "usr/share/doc/upshift";
-    let changes = papers.join("changelog");
+    let changes = documents.join("changelog");
     let text = format!(
-        "upshift ({VERSION}) unstable; urgency=medium\n\n  * What is new is in CHANGELOG.md.gz.\n\n -- {}  {}",
+        "upshift ({VERSION}) unstable; urgency=medium\n\n  * The changes are in CHANGELOG.md.gz.\n\n -- {}  {}",
         maintainer(),
         output(Command::new("date").arg("-R"))?
     );
@@ -201,7 +202,7 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     ] {
         tree.copy(&root.join("docs").join(page), &format!("{doc}/{page}"))?;
     }
-    tree.copy(&of_sched.join("sched.toml"), &format!("{doc}/sched.toml"))?;
+    tree.copy(&sched_dist.join("sched.toml"), &format!("{doc}/sched.toml"))?;
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
     let architecture = architecture.trim();
     let command = fs::read(tree.0.join("usr/bin/upshift"))?;
@@ -218,8 +219,8 @@ pub(crate) fn package(root: &Path, binary: &Path) -> io::Result<(PathBuf, String
     build.args(["--build", "--root-owner-group"]);
     output(build.arg(&tree.0).arg(&path))?;
     inspect(&path, &work.join("unpacked"))?;
-    let tried = trial::try_package(&path, &work)?;
-    Ok((path, tried))
+    let trial_result = trial::try_package(&path, &work)?;
+    Ok((path, trial_result))
 }
 
 /// Removes symbols and notes from a program if `strip` is installed.
@@ -266,7 +267,7 @@ fn control(binary: &[u8], size: u64, architecture: &str) -> String {
         "Description: priority scheduler for coroutines and processes",
         " The upshift command: the machine-wide daemon that runs the most urgent",
         " process of each CPU, policies in user space for unmodified programs, a",
-        " web server in which every request has a priority, and what measures them.",
+        " web server in which every request has a priority, and tools that measure them.",
         "",
     ]
     .join("\n")
@@ -286,40 +287,46 @@ fn inspect(package: &Path, unpacked: &Path) -> io::Result<()> {
     output(extract.arg("--extract").arg(package).arg(unpacked))?;
     let version = output(Command::new(unpacked.join("usr/bin/upshift")).arg("--version"))?;
     if !version.contains(VERSION) {
-        return Err(io::Error::other(format!("it is not {VERSION}: {version}")));
+        return Err(io::Error::other(format!(
+            "the packaged command is not version {VERSION}: {version}"
+        )));
     }
     Ok(())
 }
 
 /// Compresses a file as Debian's policy requires.
 fn gzip(path: &Path) -> io::Result<Vec<u8>> {
-    let done = Command::new("gzip").arg("-9nc").arg(path).output()?;
-    if done.status.success() {
-        Ok(done.stdout)
+    let output = Command::new("gzip").arg("-9nc").arg(path).output()?;
+    if output.status.success() {
+        Ok(output.stdout)
     } else {
-        Err(io::Error::other(format!("gzip of {}", path.display())))
+        Err(io::Error::other(format!(
+            "gzip failed for {}",
+            path.display()
+        )))
     }
 }
 
-/// Returns the newest minor version 2.x of the C library whose symbols the program needs.
+/// Returns the newest minor version 2.x of the C library whose symbols the program needs; at least
+/// 17, because Rust needs 2.17.
 fn needed_libc(binary: &[u8]) -> u32 {
     let mark = b"GLIBC_2.";
-    let found = binary.windows(mark.len() + 3).filter_map(|at| {
-        let digits = at.strip_prefix(mark)?;
+    let versions = binary.windows(mark.len() + 3).filter_map(|window| {
+        let digits = window.strip_prefix(mark)?;
         let end = digits.iter().position(|byte| !byte.is_ascii_digit());
         let digits = &digits[..end.unwrap_or(digits.len())];
         std::str::from_utf8(digits).ok()?.parse().ok()
     });
-    found.max().unwrap_or(17)
+    versions.max().unwrap_or(17)
 }
 
 fn output(command: &mut Command) -> io::Result<String> {
-    let done = command.output()?;
-    if !done.status.success() {
-        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    let result = command.output()?;
+    if !result.status.success() {
+        let text = String::from_utf8_lossy(&result.stderr).into_owned();
         return Err(io::Error::other(format!("{command:?}: {text}")));
     }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&result.stdout).into_owned())
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ pub(crate) struct Package {
     pub(crate) name: &'static str,
     purpose: &'static str,
     /// Whether `setup` installs the package; if not, `setup` only prints its name.
-    pub(crate) install: bool,
+    pub(crate) setup_installs: bool,
     /// Whether `test` installs the package.
-    pub(crate) tests: bool,
+    pub(crate) test_installs: bool,
     is_installed: fn() -> bool,
 }
 
@@ -24,22 +24,22 @@ impl Package {
         Package {
             name,
             purpose,
-            install: true,
-            tests: true,
+            setup_installs: true,
+            test_installs: true,
             is_installed,
         }
     }
 
     const fn for_benchmarks(self) -> Package {
         Package {
-            tests: false,
+            test_installs: false,
             ..self
         }
     }
 
     const fn optional(self) -> Package {
         Package {
-            install: false,
+            setup_installs: false,
             ..self.for_benchmarks()
         }
     }
@@ -115,7 +115,7 @@ static NGINX: Package = Package::new(
 )
 .for_benchmarks();
 
-// `setup` does not install it, because Debian starts it as a service.
+// `setup` does not install HAProxy, because Debian starts it as a service.
 static HAPROXY: Package = Package::new(
     "haproxy",
     "optional, the proxy in the section `serve` of the benchmarks",
@@ -137,7 +137,8 @@ pub(crate) static POSTGRESQL: Package = Package::new(
 )
 .for_benchmarks();
 
-// `setup` does not install it, because it brings Erlang and Debian starts it as a service.
+// `setup` does not install RabbitMQ, because the package brings Erlang and Debian starts the server
+// as a service.
 pub(crate) static RABBITMQ: Package = Package::new(
     "rabbitmq-server",
     "optional, the server of `cargo xtask compat programs lapin`",
@@ -145,7 +146,7 @@ pub(crate) static RABBITMQ: Package = Package::new(
 )
 .optional();
 
-// `setup` does not install it, because it is large and many machines have a newer Go from
+// `setup` does not install Go, because the package is large and many machines have a newer Go from
 // elsewhere.
 pub(crate) static GO: Package = Package::new(
     "golang-go",
@@ -254,7 +255,7 @@ pub(crate) fn missing() -> impl Iterator<Item = &'static Package> {
 /// Installs the packages that the tests need. Does nothing unless the user is root and `apt-get`
 /// exists.
 pub(crate) fn install_for_tests(stop: &Stop) {
-    install_if(|package| package.tests, stop);
+    install_if(|package| package.test_installs, stop);
 }
 
 /// Installs these packages. Does nothing unless the user is root and `apt-get` exists.
@@ -282,12 +283,12 @@ pub(crate) fn install_if(wanted: impl Fn(&Package) -> bool, stop: &Stop) {
             .args(args);
         install::install(&mut command, stop)
     };
-    let get = [
+    let install_args = [
         &["install", "-y", "--no-install-recommends"],
         names.as_slice(),
     ]
     .concat();
-    if !apt(&get) && apt(&["update"]) {
-        apt(&get);
+    if !apt(&install_args) && apt(&["update"]) {
+        apt(&install_args);
     }
 }

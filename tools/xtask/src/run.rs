@@ -81,9 +81,9 @@ impl Ending {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Time from the process's start to its end.
+    /// Largest time from the process's start to its end.
     pub(crate) whole: Duration,
-    /// Time without a byte in its log; unlimited for a process without a log.
+    /// Largest time without new output in the log; unlimited for a process without a log.
     pub(crate) silence: Duration,
 }
 
@@ -126,8 +126,8 @@ pub(crate) fn run(
         io::Error::new(error.kind(), format!("cannot start {program}: {error}"))
     })?;
     let leader = Pid::from_child(&child);
-    let (mut written, mut last_output) = (0, started);
-    let cut = loop {
+    let (mut log_length, mut last_output) = (0, started);
+    let forced_ending = loop {
         if has_exited(leader)? {
             break None;
         }
@@ -139,31 +139,31 @@ pub(crate) fn run(
         }
         if let Some(log) = log {
             let length = log.metadata()?.len();
-            if length != written {
-                (written, last_output) = (length, Instant::now());
+            if length != log_length {
+                (log_length, last_output) = (length, Instant::now());
             } else if last_output.elapsed() >= limits.silence {
                 break Some(Ending::Silent(limits.silence));
             }
         }
         sleep(POLL_INTERVAL);
     };
-    if cut.is_some() {
+    if forced_ending.is_some() {
         kill(leader, Signal::TERM);
-        let asked = Instant::now();
-        while asked.elapsed() < KILL_DELAY && !has_exited(leader)? {
+        let terminated_at = Instant::now();
+        while terminated_at.elapsed() < KILL_DELAY && !has_exited(leader)? {
             sleep(POLL_INTERVAL);
         }
     }
     kill(leader, Signal::KILL);
     let status = child.wait()?;
-    Ok(cut.unwrap_or(Ending::Exited(status)))
+    Ok(forced_ending.unwrap_or(Ending::Exited(status)))
 }
 
-/// Whether the leader is a zombie. The call does not reap the zombie, so that the process group
-/// keeps its id.
+/// Returns whether the leader is a zombie. The call does not reap the zombie, so that the process
+/// group keeps its id.
 fn has_exited(leader: Pid) -> io::Result<bool> {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-    Ok(waitid(WaitId::Pid(leader), look)?.is_some())
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    Ok(waitid(WaitId::Pid(leader), options)?.is_some())
 }
 
 /// Signals the leader's group. A missing group is not an error, because it has ended by itself.
@@ -194,8 +194,8 @@ pub(crate) fn command_line(command: &Command) -> String {
 }
 
 fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=+:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=+:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
@@ -227,11 +227,11 @@ mod tests {
         std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()))
     }
 
-    /// Returns whether the process soon is gone, or a zombie that its new parent has not reaped
-    /// yet.
+    /// Waits at most [`LONG`] for the process to end; returns whether it is gone, or a zombie that
+    /// its new parent has not reaped yet.
     fn ends(pid: &str) -> bool {
-        let since = Instant::now();
-        while since.elapsed() < LONG {
+        let started = Instant::now();
+        while started.elapsed() < LONG {
             if fs::read(format!("/proc/{pid}/cmdline"))
                 .unwrap_or_default()
                 .is_empty()

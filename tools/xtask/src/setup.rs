@@ -1,9 +1,9 @@
 //! `cargo xtask setup`: finds out which requirements of the project are missing, and installs them.
 //!
-//! The checks read the file system (a toolchain's sysroot, the PATH, /usr/include), so on a
-//! complete machine they start only two processes, `rustc --print sysroot` for each toolchain, and
-//! download nothing. Each installation is tried twice. A tool that is still missing is an error; a
-//! missing package is only printed.
+//! The checks mostly read the file system (a toolchain's sysroot, the PATH, /usr/include). On a
+//! complete machine they start only `rustc --print sysroot` for each toolchain and `mpicc`, and
+//! download nothing. A failed installation of a Rust tool or of packages is tried once more. A Rust
+//! tool that is still missing is an error; a missing package is only printed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -13,7 +13,7 @@ use crate::install::install;
 use crate::packages;
 use crate::run::{Stop, command_line};
 
-/// Target that stands for "no operating system".
+/// Target without an operating system, for which the core and the kernel are built.
 pub(crate) const BARE_TARGET: &str = "riscv64gc-unknown-none-elf";
 
 /// A part of a Rust toolchain that the tests use.
@@ -91,7 +91,7 @@ impl Tool {
     }
 }
 
-/// The found toolchains: the toolchain that runs this program, and nightly.
+/// Sysroots of the toolchain that runs this program and of nightly; `None` for a missing toolchain.
 pub(crate) struct Tools {
     current: Option<PathBuf>,
     nightly: Option<PathBuf>,
@@ -127,7 +127,7 @@ impl Tools {
         root.as_ref().is_some_and(|root| root.join(path).exists())
     }
 
-    /// Whether nightly can build for `target`.
+    /// Returns whether nightly can build for `target`.
     pub(crate) fn nightly_has_target(&self, target: &str) -> bool {
         self.nightly
             .as_ref()
@@ -211,7 +211,8 @@ impl CargoProgram {
         host::has_program(self.name) || programs(root).join(self.name).exists()
     }
 
-    /// Returns the command that builds it for the tests only; the build takes a few minutes.
+    /// Returns the command that builds the program for the tests only. The build takes a few
+    /// minutes.
     pub(crate) fn installer(&self, root: &Path) -> Command {
         let mut command = cargo(root);
         command.args(["install", "--locked", self.name, "--root"]);
@@ -257,7 +258,7 @@ pub(crate) fn command(root: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    packages::install_if(|package| package.install, &stop);
+    packages::install_if(|package| package.setup_installs, &stop);
     let mut tools = Tools::find();
     tools.install(|_| true, &stop);
     install_h2spec(root, &stop);
@@ -299,12 +300,12 @@ pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
 }
 
-/// Returns the command that builds the debug artefacts of the suite: the command, the libraries,
-/// the examples.
+/// Returns the cargo command that builds the debug artefacts of the suite: the program `upshift`,
+/// the libraries, the examples.
 ///
-/// It names the whole workspace and the examples, so that all dependencies have the features of the
-/// tests' build. For one package alone cargo would select other features and build most of the tree
-/// a second time.
+/// The command names the whole workspace and the examples, so that all dependencies have the
+/// features of the tests' build. For one package alone cargo would select other features and build
+/// most of the tree a second time.
 pub(crate) fn debug_build(root: &Path) -> Command {
     let mut command = cargo(root);
     command.args(["build", "--workspace", "--lib", "--bins", "--examples"]);
@@ -318,7 +319,8 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command.current_dir(root);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([programs(root)]);
-    // If the PATH cannot be joined it stays unchanged, and one program is not found.
+    // If the PATH cannot be joined it stays unchanged, and the programs in the added folder are not
+    // found.
     if let Ok(path) = std::env::join_paths(folders) {
         command.env("PATH", path);
     }

@@ -16,7 +16,7 @@ use log::count_tests;
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
-    pub(crate) what: &'static str,
+    pub(crate) summary: &'static str,
     /// Set if the step runs only with `--full`, or by name.
     pub(crate) full_only: bool,
     /// The part of the step that may run beside other steps.
@@ -25,7 +25,7 @@ pub(crate) struct Step {
 }
 
 /// The part of a step that neither measures time nor depends on time, so that it may run beside
-/// other steps. The text names the build folder that this part uses.
+/// other steps. The string of each variant names the build folder that this part uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concurrency {
     Whole(&'static str),
@@ -65,12 +65,12 @@ impl Step {
 /// Creates a step that is part of every run.
 pub(crate) const fn step(
     name: &'static str,
-    what: &'static str,
+    summary: &'static str,
     run: fn(&Context<'_>) -> Verdict,
 ) -> Step {
     Step {
         name,
-        what,
+        summary,
         full_only: false,
         concurrency: None,
         run,
@@ -80,12 +80,12 @@ pub(crate) const fn step(
 /// Creates a step that runs only in the full suite, or by name.
 pub(crate) const fn full(
     name: &'static str,
-    what: &'static str,
+    summary: &'static str,
     run: fn(&Context<'_>) -> Verdict,
 ) -> Step {
     Step {
         name,
-        what,
+        summary,
         full_only: true,
         concurrency: None,
         run,
@@ -132,8 +132,8 @@ impl Context<'_> {
         if self.stop.is_set() {
             return failed("not started, interrupted".to_owned());
         }
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let time_left = self.deadline.saturating_duration_since(Instant::now());
+        if time_left.is_zero() {
             return failed("not started, the suite's time is used up (--minutes)".to_owned());
         }
         let log = File::options().create(true).append(true).open(&self.log);
@@ -147,17 +147,17 @@ impl Context<'_> {
         };
         written.map_err(|error| format!("cannot write {}: {error}", self.log.display()))?;
         let output = (!self.verbose).then_some(&log);
-        let begun = Instant::now();
-        let limits = Limits::within(left);
+        let started = Instant::now();
+        let limits = Limits::within(time_left);
         let ending = run(command, limits, output, self.stop).map_err(|error| error.to_string())?;
-        // Shows the time of each command. A failed write to the log was reported above.
-        let _ = writeln!(log, "$ took {:.1} s", begun.elapsed().as_secs_f64());
+        // Logs the duration of the command. A failure to log the duration does not fail the step.
+        let _ = writeln!(log, "$ took {:.1} s", started.elapsed().as_secs_f64());
         ending.success().map_err(|reason| {
-            let why = match ending {
+            let explanation = match ending {
                 Ending::TimedOut(_) => ", the suite's time is used up (--minutes)",
                 _ => "",
             };
-            format!("{reason}{why}: `{}`", command_line(command))
+            format!("{reason}{explanation}: `{}`", command_line(command))
         })
     }
 
@@ -167,18 +167,18 @@ impl Context<'_> {
     /// # Errors
     /// The error of [`Context::run`]; the first run's error if a test failed twice.
     pub(crate) fn run_tests(&self, mut command: Command) -> Result<(), String> {
-        let before = self.log_text().len();
+        let log_start = self.log_text().len();
         let Err(reason) = self.run_once(&mut command) else {
             return Ok(());
         };
-        let said = self.log_text();
-        let Some(tests) = retry::candidates(said.get(before..).unwrap_or("")) else {
+        let first_log = self.log_text();
+        let Some(tests) = retry::candidates(first_log.get(log_start..).unwrap_or("")) else {
             return Err(reason);
         };
         let second = self.run(retry::command_for(&command, &tests));
-        let said_again = self.log_text();
-        let said_again = said_again.get(said.len()..).unwrap_or("");
-        if second.is_err() || !retry::all_passed(said_again, tests.len()) {
+        let full_log = self.log_text();
+        let second_log = full_log.get(first_log.len()..).unwrap_or("");
+        if second.is_err() || !retry::all_passed(second_log, tests.len()) {
             return Err(reason);
         }
         let lines = tests.iter().map(|test| retry::log_line(test));

@@ -1,10 +1,10 @@
 //! The steps of `cargo xtask test`, and the longer steps of `soak`: one entry and one function per
 //! step, in the order in which they run.
 //!
-//! A step returns `Done::Skipped` if a requirement is missing, and an error if it fails. Each time
-//! limit is several times the duration on an idle machine with two CPUs; it makes a hang a failure.
-//! Builds with other compiler flags have their own target directories, because otherwise cargo
-//! would discard one build for the other.
+//! A step returns `Done::Skipped` if a requirement is missing, and an error if it fails. A command
+//! that makes no progress is ended, so that a hang is a failure. Builds with other compiler flags
+//! have their own target directories, because otherwise cargo would discard one build for the
+//! other.
 
 mod build;
 mod checkers;

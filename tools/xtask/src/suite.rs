@@ -1,6 +1,6 @@
-//! `cargo xtask test`: runs the steps, each within its time limit, and counts the results. The
-//! steps that measure no time come first, two at once. Then the other steps run one after another,
-//! with the machine to themselves.
+//! `cargo xtask test`: runs the steps and counts the results. The steps that measure no time
+//! come first, two at once. Then the other steps run one after another, with the machine to
+//! themselves.
 //!
 //! Invariants: steps after a failed step still run. A step that did not run in full counts as
 //! *skipped* and is listed. The last line of standard output is `N passed, N failed, N skipped`.
@@ -57,11 +57,11 @@ pub(crate) struct Options {
 
 impl Options {
     fn chooses(&self, step: &Step) -> bool {
-        let mut named = self.steps.iter().chain(&self.only).peekable();
-        if named.peek().is_none() {
+        let mut named_steps = self.steps.iter().chain(&self.only).peekable();
+        if named_steps.peek().is_none() {
             return self.full || !step.full_only;
         }
-        named.any(|named| named.name == step.name)
+        named_steps.any(|named_step| named_step.name == step.name)
     }
 }
 
@@ -78,11 +78,11 @@ fn find(word: &str, steps: &'static [Step]) -> Result<&'static Step, String> {
         .parse::<usize>()
         .ok()
         .and_then(|number| number.checked_sub(1));
-    let found = steps
+    let entry = steps
         .iter()
         .enumerate()
         .find(|(index, step)| step.name == word || number == Some(*index));
-    found.map(|(_, step)| step).ok_or_else(|| {
+    entry.map(|(_, step)| step).ok_or_else(|| {
         let names: Vec<_> = steps.iter().map(|step| step.name).collect();
         format!("no such step; the steps are {}", names.join(", "))
     })
@@ -161,7 +161,7 @@ fn run_steps(root: &Path, options: &Options, steps: &[Step]) -> ExitCode {
     if options.list {
         for (index, step) in steps.iter().enumerate() {
             let full = if step.full_only { " (--full)" } else { "" };
-            let line = format!("{:2} {:9} {}{full}\n", index + 1, step.name, step.what);
+            let line = format!("{:2} {:9} {}{full}\n", index + 1, step.name, step.summary);
             if io::stdout().write_all(line.as_bytes()).is_err() {
                 break;
             }
@@ -203,14 +203,14 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
         }
         let log = logs.join(format!("{}.log", step.name));
         File::create(&log)?;
-        chosen.push(Chosen {
+        chosen.push(ChosenStep {
             step,
             title: format!(
                 "[{:2}/{}] {:8} {:<44} ",
                 index + 1,
                 steps.len(),
                 step.name,
-                step.what
+                step.summary
             ),
             context: Context {
                 root,
@@ -225,29 +225,29 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
             },
         });
     }
-    let mut early = run_concurrently(&chosen, options.verbose);
+    let mut early_results = run_concurrently(&chosen, options.verbose);
     let mut verdicts = Verdicts::default();
-    for (place, chosen) in chosen.iter().enumerate() {
-        let verdict = match (chosen.step.concurrency, early.remove(&place)) {
+    for (index, chosen) in chosen.iter().enumerate() {
+        let verdict = match (chosen.step.concurrency, early_results.remove(&index)) {
             (Some(Concurrency::Whole(_)), Some((verdict, _))) => verdict,
             (_, built) => chosen.run_alone(built)?,
         };
         let name = chosen.step.name;
         verdicts.add(name, &verdict);
         let log = chosen.context.log_text();
-        let named = |line: &str| format!("{name}: {line}");
+        let with_name = |line: &str| format!("{name}: {line}");
         let skipped = skipped_tests(&log);
         verdicts
             .skipped_tests
-            .extend(skipped.iter().map(|line| named(line)));
+            .extend(skipped.iter().map(|line| with_name(line)));
         if verdict.is_err() {
             verdicts
                 .final_messages
-                .extend(final_messages(&log).into_iter().map(named));
+                .extend(final_messages(&log).into_iter().map(with_name));
         }
         verdicts
             .unstable_tests
-            .extend(unstable_tests(&log).map(named));
+            .extend(unstable_tests(&log).map(with_name));
     }
     println!(
         "{:.0} s in all, logs in {}",
@@ -258,48 +258,51 @@ fn test(root: &Path, options: &Options, steps: &[Step]) -> io::Result<bool> {
     Ok(verdicts.failed.is_empty())
 }
 
-struct Chosen<'a> {
+struct ChosenStep<'a> {
     step: &'a Step,
     /// First half of the step's report line.
     title: String,
     context: Context<'a>,
 }
 
-impl Chosen<'_> {
-    /// Returns the verdict of a step that is not started.
+impl ChosenStep<'_> {
+    /// Returns the verdict of a step that is not started because the run was interrupted.
     fn skip_verdict(&self) -> Option<Verdict> {
         let interrupted = self.context.stop.is_set();
         interrupted.then(|| Err("not run: interrupted".to_owned()))
     }
 
     /// Runs the rest of the step with the machine to itself. `built` is the verdict and duration of
-    /// its build, if that ran ahead.
+    /// the step's build, if the build ran ahead.
     fn run_alone(&self, built: Option<(Verdict, Duration)>) -> io::Result<Verdict> {
         print!("{}", self.title);
         if self.context.verbose || io::stdout().is_terminal() {
             println!();
         }
         io::stdout().flush()?;
-        let begun = Instant::now();
-        let (built, took) = built.unzip();
-        let verdict = match built {
+        let started = Instant::now();
+        let (build_verdict, build_duration) = built.unzip();
+        let verdict = match build_verdict {
             Some(Err(reason)) => Err(reason),
             _ => self
                 .skip_verdict()
                 .unwrap_or_else(|| (self.step.run)(&self.context)),
         };
-        let took = Durations {
-            run: begun.elapsed(),
-            built: took,
+        let durations = Durations {
+            run: started.elapsed(),
+            build: build_duration,
         };
-        report(&verdict, took, &self.context);
+        report(&verdict, durations, &self.context);
         Ok(verdict)
     }
 }
 
 /// Runs the steps, or their builds, that may run concurrently; returns the verdict and duration of
 /// each. A step that runs completely here is reported at once.
-fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Verdict, Duration)> {
+fn run_concurrently(
+    chosen: &[ChosenStep<'_>],
+    verbose: bool,
+) -> BTreeMap<usize, (Verdict, Duration)> {
     let jobs = chosen.iter().enumerate().filter_map(|(index, chosen)| {
         let concurrency = chosen.step.concurrency?;
         Some(Job { index, concurrency })
@@ -312,7 +315,7 @@ fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Ve
         if verbose {
             println!("{}", chosen.title);
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let verdict = chosen
             .skip_verdict()
             .unwrap_or_else(|| match job.concurrency {
@@ -322,9 +325,9 @@ fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Ve
                 }
             });
         if let Concurrency::Whole(_) = job.concurrency {
-            let took = Durations {
-                run: begun.elapsed(),
-                built: None,
+            let durations = Durations {
+                run: started.elapsed(),
+                build: None,
             };
             // The whole line is printed at the end, because lines of two concurrent steps would
             // mix.
@@ -332,38 +335,38 @@ fn run_concurrently(chosen: &[Chosen<'_>], verbose: bool) -> BTreeMap<usize, (Ve
             if !verbose {
                 print!("{}", chosen.title);
             }
-            report(&verdict, took, context);
+            report(&verdict, durations, context);
         }
         verdict
     });
-    let by_place = ended
+    let by_index = ended
         .into_iter()
-        .map(|(place, verdict, took)| (place, (verdict, took)));
-    by_place.collect()
+        .map(|(index, verdict, duration)| (index, (verdict, duration)));
+    by_index.collect()
 }
 
 struct Durations {
     run: Duration,
     /// Duration of the build that ran beside other steps.
-    built: Option<Duration>,
+    build: Option<Duration>,
 }
 
 impl Display for Durations {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} s", self.run.as_secs_f64())?;
-        match self.built {
-            Some(built) => write!(f, " and {:.1} s to build", built.as_secs_f64()),
+        match self.build {
+            Some(build) => write!(f, " and {:.1} s to build", build.as_secs_f64()),
             None => Ok(()),
         }
     }
 }
 
-fn report(verdict: &Verdict, took: Durations, context: &Context<'_>) {
+fn report(verdict: &Verdict, durations: Durations, context: &Context<'_>) {
     match verdict {
-        Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {took}"),
-        Ok(Done::Passed(detail)) => println!("ok {took} ({detail})"),
-        Ok(Done::Skipped(reason)) => println!("SKIPPED {took}: {reason}"),
-        Err(reason) => println!("FAILED {took}: {reason}"),
+        Ok(Done::Passed(detail)) if detail.is_empty() => println!("ok {durations}"),
+        Ok(Done::Passed(detail)) => println!("ok {durations} ({detail})"),
+        Ok(Done::Skipped(reason)) => println!("SKIPPED {durations}: {reason}"),
+        Err(reason) => println!("FAILED {durations}: {reason}"),
     }
     if context.verbose {
         return;

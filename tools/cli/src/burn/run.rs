@@ -19,9 +19,11 @@ use crate::choice::Model;
 /// CPU time burnt between two checks for the end or for more urgent work.
 const PIECE: Duration = Duration::from_micros(100);
 
+/// State that all workers share.
 #[derive(Debug)]
 struct Burn {
     burner: Burner,
+    /// Number of burnt pieces.
     pieces: AtomicU64,
     stop: Arc<AtomicBool>,
 }
@@ -73,29 +75,29 @@ pub(crate) fn burn(args: &BurnArgs) -> Result<()> {
     println!("burning");
     io::stdout().flush().context("cannot print")?;
     match args.model {
-        Model::Thread => threads(&burn, workers, &cpus)?,
-        Model::Coroutine => coroutines(&burn, workers, cpus.clone(), args)?,
+        Model::Thread => run_threads(&burn, workers, &cpus)?,
+        Model::Coroutine => run_coroutines(&burn, workers, cpus.clone(), args)?,
     }
-    let burnt = BurnReport {
+    let report = BurnReport {
         seconds: started.elapsed().as_secs_f64(),
         work: burn.pieces.load(Relaxed) as f64 * PIECE.as_secs_f64(),
         cpus: cpus.len(),
     };
     if args.json {
-        println!("{}", serde_json::to_string(&burnt)?);
+        println!("{}", serde_json::to_string(&report)?);
     } else {
         println!(
             "{:.2} s of CPU time in {:.2} s on {} CPUs: {:.1} %",
-            burnt.work,
-            burnt.seconds,
-            burnt.cpus,
-            100.0 * burnt.work / burnt.seconds / burnt.cpus as f64
+            report.work,
+            report.seconds,
+            report.cpus,
+            100.0 * report.work / report.seconds / report.cpus as f64
         );
     }
     Ok(())
 }
 
-fn threads(burn: &Arc<Burn>, workers: usize, cpus: &[usize]) -> Result<()> {
+fn run_threads(burn: &Arc<Burn>, workers: usize, cpus: &[usize]) -> Result<()> {
     machine::pin(cpus).context("cannot pin to these CPUs")?;
     let threads: Vec<_> = (0..workers)
         .map(|_| {
@@ -111,7 +113,12 @@ fn threads(burn: &Arc<Burn>, workers: usize, cpus: &[usize]) -> Result<()> {
     Ok(())
 }
 
-fn coroutines(burn: &Arc<Burn>, workers: usize, cpus: Vec<usize>, args: &BurnArgs) -> Result<()> {
+fn run_coroutines(
+    burn: &Arc<Burn>,
+    workers: usize,
+    cpus: Vec<usize>,
+    args: &BurnArgs,
+) -> Result<()> {
     let level = Level::new(args.level).context("invalid level")?;
     let runtime = Runtime::builder()
         .vcpus(cpus.len())

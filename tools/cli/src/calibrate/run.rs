@@ -12,21 +12,21 @@ use upshift_report::number::micros;
 
 pub(crate) fn calibrate(args: &CalibrateArgs) -> Result<ExitCode> {
     let rights = Rights::probe();
-    let permitted = rights.highest.is_some();
-    let found = if permitted {
+    let is_permitted = rights.highest.is_some();
+    let calibration = if is_permitted {
         Some(Calibration::measure(args.cpu)?)
     } else {
         None
     };
     let mut out = io::stdout().lock();
     write!(out, "{rights}")?;
-    if let Some(found) = &found {
-        write!(out, "\n{}\n{}", switches(found), timers(found))?;
+    if let Some(calibration) = &calibration {
+        write!(out, "\n{}\n{}", switches(calibration), timers(calibration))?;
         writeln!(
             out,
             "\ncost of a timer to the thread it interrupts: {}\nsmallest sensible quantum: {}",
-            micros(found.look_cost().as_secs_f64() * 1e6),
-            micros(found.min_quantum().as_secs_f64() * 1e6)
+            micros(calibration.look_cost().as_secs_f64() * 1e6),
+            micros(calibration.min_quantum().as_secs_f64() * 1e6)
         )?;
     }
     out.flush()?;

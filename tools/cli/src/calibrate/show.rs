@@ -9,22 +9,25 @@ fn us(ns: u64) -> String {
     micros(ns as f64 / 1000.0)
 }
 
-pub(super) fn switches(found: &Calibration) -> Table {
+pub(super) fn switches(calibration: &Calibration) -> Table {
     let mut table = Table::new(
         format!(
             "CPU {}, measured in {:.0} ms",
-            found.cpu,
-            found.took.as_secs_f64() * 1000.0
+            calibration.cpu,
+            calibration.took.as_secs_f64() * 1000.0
         ),
-        &["<what", "median", "p99", "samples"],
+        &["<operation", "median", "p99", "samples"],
     );
-    for (what, figures) in [
-        ("switch: elevate, run, demote itself, back", &found.switch),
-        ("change of priority without a switch", &found.change),
-        ("hand-over by futex", &found.hand_over),
+    for (operation, figures) in [
+        (
+            "switch: elevate, run, demote itself, back",
+            &calibration.switch,
+        ),
+        ("change of priority without a switch", &calibration.change),
+        ("hand-over by futex", &calibration.hand_over),
     ] {
         table.row([
-            what.into(),
+            operation.into(),
             us(figures.p50_ns),
             us(figures.p99_ns),
             figures.samples.to_string(),
@@ -33,18 +36,18 @@ pub(super) fn switches(found: &Calibration) -> Table {
     table
 }
 
-pub(super) fn timers(found: &Calibration) -> Table {
+pub(super) fn timers(calibration: &Calibration) -> Table {
     let mut table = Table::new(
         "one-shot timers",
         &[
-            "asked",
+            "requested",
             "late, median",
             "late, p99",
             "arming, median",
             "arming, p99",
         ],
     );
-    for timer in &found.timers {
+    for timer in &calibration.timers {
         table.row([
             us(timer.requested_ns),
             us(timer.lateness.p50_ns),
@@ -63,7 +66,7 @@ mod tests {
     use upshift_elevate::{Quantiles, TimerFloor};
     use upshift_report::table::MAX_WIDTH;
 
-    fn found() -> Calibration {
+    fn sample() -> Calibration {
         let figures = Quantiles {
             p50_ns: 3_400,
             p99_ns: 123_456_789,
@@ -86,8 +89,8 @@ mod tests {
 
     #[test]
     fn tables_fit_the_terminal_and_show_every_figure() {
-        let found = found();
-        for table in [switches(&found), timers(&found)] {
+        let calibration = sample();
+        for table in [switches(&calibration), timers(&calibration)] {
             let text = table.to_string();
             assert!(text.contains("3.40 µs"), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= MAX_WIDTH));

@@ -31,7 +31,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         );
     }
     lock_memory();
-    // The reader may have closed the pipe, or the disk may be full.
+    // Ignore errors: a pipe may be closed, or a disk full.
     let _ = writeln!(std::io::stderr(), "upshift daemon: {}", daemon.mode());
     let _ = writeln!(std::io::stdout(), "listening at {}", socket.display());
     let _ = std::io::stdout().flush();
@@ -68,6 +68,7 @@ fn lock_memory() {
 
 /// Time after which an unchanged file counts as complete; also the interval between two checks.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// Number of checks after which a changing file counts as still being written.
 const MAX_READS: usize = 20;
 
 /// Waits until writing to the file has ended, because half a file may be valid but lack the rules
@@ -110,29 +111,34 @@ fn check(args: &DaemonArgs) -> Result<()> {
         config.assign.len(),
         config.socket.display()
     );
-    for (rule, found) in config.assign.iter().zip(config.assigned_now()) {
-        let _ = write!(std::io::stdout(), "{}", matching_processes(rule, &found));
+    for (rule, processes) in config.assign.iter().zip(config.assigned_now()) {
+        let _ = write!(
+            std::io::stdout(),
+            "{}",
+            matching_processes(rule, &processes)
+        );
     }
     Ok(())
 }
 
+/// Maximum number of processes that are listed for a rule.
 const MAX_LISTED: usize = 50;
 
 /// Lists the processes that currently get their level from a rule, one per line.
-fn matching_processes(rule: &Assign, found: &[Fitting]) -> String {
-    let mut text = match found.len() {
+fn matching_processes(rule: &Assign, processes: &[Fitting]) -> String {
+    let mut text = match processes.len() {
         0 => format!("{rule}: no running process matches\n"),
         1 => format!("{rule}: 1 running process matches\n"),
-        all => format!("{rule}: {all} running processes match\n"),
+        count => format!("{rule}: {count} running processes match\n"),
     };
-    for process in found.iter().take(MAX_LISTED) {
+    for process in processes.iter().take(MAX_LISTED) {
         text += &format!(
             "  {} {} (user {})\n",
             process.pid, process.comm, process.user
         );
     }
-    if found.len() > MAX_LISTED {
-        text += &format!("  and {} more\n", found.len() - MAX_LISTED);
+    if processes.len() > MAX_LISTED {
+        text += &format!("  and {} more\n", processes.len() - MAX_LISTED);
     }
     text
 }

@@ -17,6 +17,7 @@ const CONNECTIONS: usize = 8;
 /// Requests per second for each level while the capacity is measured, more than any server takes.
 const FLOOD_RATE: f64 = 50_000.0;
 
+/// Reports of the measurements that are compared.
 struct Runs {
     /// Requests per second for each level.
     offered: f64,
@@ -31,7 +32,7 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
     let measure = |name: &str, server: &Server, groups: usize, pace: Pace, millis: u64| {
         let targets = server.addresses.iter().zip(LEVELS).take(groups);
         let groups =
-            targets.map(|(&at, level)| Group::new(at, CONNECTIONS, format!("level {level}")));
+            targets.map(|(&addr, level)| Group::new(addr, CONNECTIONS, format!("level {level}")));
         let work = Work::Matrix { n: OVERLOAD_SIZE };
         let mut plan = Plan::new(groups.collect(), work, stage.time(millis));
         (plan.pace, plan.warmup) = (pace, stage.time(500));
@@ -73,14 +74,19 @@ fn part(runs: &Runs) -> Part {
     if let (Some(top), Some(alone)) = (runs.levels.groups.first(), runs.alone.groups.first()) {
         let load = format!("at {:.0} % load", 100.0 * OVERLOAD);
         let one = &runs.one_level.total;
-        for (what, figure) in [
+        for (percentile, figure) in [
             ("p50", p50 as fn(&GroupReport) -> f64),
             ("p99", GroupReport::p99_with_unanswered),
         ] {
-            let what = format!("level 0, {what}");
-            lines.push(Line::compare(&what, (top, &load), (alone, "alone"), figure));
+            let title = format!("level 0, {percentile}");
+            lines.push(Line::compare(
+                &title,
+                (top, &load),
+                (alone, "alone"),
+                figure,
+            ));
             let one_queue = (one, "with all in one queue");
-            lines.push(Line::compare(&what, (top, &load), one_queue, figure));
+            lines.push(Line::compare(&title, (top, &load), one_queue, figure));
         }
         rows.push(Row::new("level 0 alone", alone, 8));
         for (i, (group, level)) in runs.levels.groups.iter().zip(LEVELS).enumerate() {
@@ -92,6 +98,7 @@ fn part(runs: &Runs) -> Part {
         });
         rows.push(Row::new("all at one level", one, 9));
     }
+    // All of the load was served, with a margin of 3 %.
     if runs.levels.total.per_second > 0.97 * total {
         lines.push(Line::note(
             "All of the offered load was served: there was no overload, so levels mattered little.",
@@ -137,6 +144,7 @@ mod tests {
         };
         use Verdict::{Better, Worse};
         assert_eq!(verdicts(&runs), [Worse, Better, Worse, Better]);
+        // Level 0 alone, the eight levels, their total, and all at one level.
         assert_eq!(part(&runs).rows.len(), 11);
         runs.offered = 100.0;
         assert!(part(&runs).lines[4].text.contains("no overload"));

@@ -16,7 +16,8 @@ use crate::wrap::wrap;
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) group: GroupReport,
-    /// Colour in the plot; a row without a colour is left out of the plot.
+    /// Index of the colour in the palette of the plot. A row without a colour is left out of the
+    /// plot.
     pub(crate) colour: Option<usize>,
 }
 
@@ -71,6 +72,7 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// A sentence of the result, with its verdict.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) verdict: Verdict,
@@ -100,11 +102,11 @@ impl Line {
         other: (&GroupReport, &str),
         figure: fn(&GroupReport) -> f64,
     ) -> Line {
-        let of = |group: &GroupReport| match group.requests {
+        let value_of = |group: &GroupReport| match group.requests {
             0 => f64::NAN,
             _ => figure(group),
         };
-        let (a, b) = (of(this.0), of(other.0));
+        let (a, b) = (value_of(this.0), value_of(other.0));
         let verdict = Verdict::of(a, b, this.0.send_lag_p99.max(other.0.send_lag_p99));
         let ratio = if a < b {
             format!("{} less", factor(b, a))
@@ -128,7 +130,7 @@ impl Line {
     }
 }
 
-/// A part of the demo: question, verdicts, figures.
+/// A part of the demo: title, description, verdicts and figures.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) title: String,
@@ -142,11 +144,11 @@ pub(crate) struct Part {
 
 impl Part {
     /// Creates a part without results.
-    pub(super) fn failed(title: &str, why: &anyhow::Error) -> Part {
+    pub(super) fn failed(title: &str, error: &anyhow::Error) -> Part {
         Part {
             title: title.to_owned(),
             intro: "This part could not be measured.".into(),
-            lines: vec![Line::missing(format!("{why:#}"))],
+            lines: vec![Line::missing(format!("{error:#}"))],
             rows: Vec::new(),
             palette: 'c',
         }

@@ -22,9 +22,10 @@ impl Run {
     /// Returns the batch's share of the CPU time that server and client left, 0 to 1.
     fn batch_share(&self) -> Option<f64> {
         let batch = self.batch.as_ref()?;
-        let each = self.load.server_cpu() + self.load.client_cpu_us?;
-        let taken = each * self.load.total.per_second / 1e6;
-        Some(batch.work / batch.seconds / (batch.cpus as f64 - taken)).filter(|s| s.is_finite())
+        let cpu_us_per_request = self.load.server_cpu() + self.load.client_cpu_us?;
+        let used_cpus = cpu_us_per_request * self.load.total.per_second / 1e6;
+        let share = batch.work / batch.seconds / (batch.cpus as f64 - used_cpus);
+        Some(share).filter(|share| share.is_finite())
     }
 }
 
@@ -44,14 +45,19 @@ pub(super) fn run(stage: &mut Stage) -> Result<Part> {
     ))
 }
 
-fn measure(stage: &mut Stage, name: &'static str, with_batch: bool, board: bool) -> Result<Run> {
+fn measure(
+    stage: &mut Stage,
+    name: &'static str,
+    with_batch: bool,
+    with_daemon: bool,
+) -> Result<Run> {
     let awake = (!with_batch).then(|| stage.keep_awake());
-    let daemon = board.then(|| stage.start_daemon()).transpose()?;
+    let daemon = with_daemon.then(|| stage.start_daemon()).transpose()?;
     let run = load(
         stage,
         name,
         with_batch,
-        if board { "required" } else { "off" },
+        if with_daemon { "required" } else { "off" },
     );
     let stopped = stage.stop_daemon(daemon);
     drop(awake);
@@ -153,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_share_of_the_batch_refers_to_the_remaining_cpu_time() {
-        // 1,000 requests per second of 200 µs leave 1.8 CPUs.
+        // 1,000 requests per second of 200 µs leave 1.8 of two CPUs.
         let share = run("batch", 50.0, 3.6).batch_share().unwrap();
         assert!((share - 1.0).abs() < 1e-9);
     }
@@ -161,10 +167,10 @@ mod tests {
     #[test]
     fn the_daemon_has_verdicts_and_a_missing_privilege_is_noted() {
         let [alone, without] = [run("nothing", 50.0, 0.0), run("batch", 9000.0, 3.0)];
-        let judged = part(None, alone, without, Ok(run("daemon", 90.0, 1.8)));
-        let verdicts: Vec<_> = judged.lines.iter().map(|line| line.verdict).collect();
+        let measured = part(None, alone, without, Ok(run("daemon", 90.0, 1.8)));
+        let verdicts: Vec<_> = measured.lines.iter().map(|line| line.verdict).collect();
         assert_eq!(verdicts, [Verdict::Better, Verdict::Worse, Verdict::Note]);
-        assert!(judged.lines[2].text.contains(" 50 %"));
+        assert!(measured.lines[2].text.contains(" 50 %"));
 
         let [alone, without] = [run("nothing", 50.0, 0.0), run("batch", 9000.0, 3.0)];
         let failed = part(Some("no right"), alone, without, Err("no socket".into()));

@@ -27,6 +27,7 @@ const PARTS: [(&str, Run); 3] = [
     ("an urgent server beside a batch process", processes::run),
 ];
 
+/// Share of the CPUs used by other programs above which a part counts as disturbed.
 const MAX_FOREIGN_SHARE: f64 = 0.1;
 
 /// Runs the demo. A signal is not an error; the exit code is then 128 + the signal's number.
@@ -108,8 +109,11 @@ fn run_with_retry(name: &str, mut run: impl FnMut() -> Result<Part>) -> Result<P
     Ok(part)
 }
 
+/// CPU times at one moment.
 struct CpuUsage {
+    /// CPU time of all programs.
     all: CpuTimes,
+    /// CPU time of this process and its ended children.
     own: Duration,
 }
 
@@ -149,15 +153,18 @@ struct Draft(PathBuf);
 impl Draft {
     /// Creates the file early, so that a wrong path fails before the measurements.
     fn create(report: &Path) -> Result<Draft> {
-        let name = report
-            .file_name()
-            .with_context(|| format!("--report {}: name a file", report.display()))?;
+        let name = report.file_name().with_context(|| {
+            format!(
+                "--report {}: the path must end in the name of a file",
+                report.display()
+            )
+        })?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}", std::process::id()));
         let path = report.with_file_name(hidden);
         fs::File::create(&path).with_context(|| {
-            format!("cannot write the report to {}: name a file in a directory you may write to (--report FILE)", report.display())
+            format!("cannot write the report to {}: choose a file in a directory that you may write to (--report FILE)", report.display())
         })?;
         Ok(Draft(path))
     }

@@ -44,8 +44,10 @@ impl fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// The CPUs, privileges and signals of the measurements.
 #[derive(Debug)]
 pub(crate) struct Stage {
+    /// Set if the measurements are shortened.
     pub(crate) quick: bool,
     /// CPU of the server; `None` if nothing is pinned.
     server: Option<usize>,
@@ -55,7 +57,9 @@ pub(crate) struct Stage {
     pub(crate) missing_privilege: Option<String>,
     /// Socket of the daemon that children join, if any.
     daemon: Option<PathBuf>,
+    /// Set by SIGINT and SIGTERM.
     stop: Arc<AtomicBool>,
+    /// Number of the signal that has arrived; 0 before.
     signal: Arc<AtomicUsize>,
 }
 
@@ -101,6 +105,7 @@ impl Stage {
         }
     }
 
+    /// Fails if SIGINT or SIGTERM has arrived.
     pub(crate) fn check_signal(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -108,7 +113,7 @@ impl Stage {
         }
     }
 
-    /// Returns `full` milliseconds, or 30 % of it in quick mode.
+    /// Returns `full` milliseconds, or 30 % of them in quick mode.
     pub(crate) fn time(&self, full: u64) -> Duration {
         Duration::from_millis(if self.quick { full * 3 / 10 } else { full })
     }
@@ -140,7 +145,8 @@ impl Stage {
 
     /// Starts a daemon, which children of the demo join from now on.
     pub(crate) fn start_daemon(&mut self) -> Result<Program> {
-        // The folder is private, because the daemon refuses a socket that others could replace.
+        // The folder is private, because the daemon refuses a socket that other users could
+        // replace.
         let folder = std::env::temp_dir().join(format!("upshift-demo-{}", std::process::id()));
         let mut private = std::fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&folder)?;
@@ -165,12 +171,12 @@ impl Stage {
         stopped
     }
 
-    /// Starts this program with `args` and waits until it has printed `ready` lines, which show
-    /// that the child is ready.
+    /// Starts this program with `args` and waits until it has printed `ready_lines` lines, which
+    /// show that the child is ready.
     pub(crate) fn start_program(
         &self,
         args: &[String],
-        ready: usize,
+        ready_lines: usize,
     ) -> Result<(Program, Vec<String>)> {
         let command = format!("upshift {}", args.join(" "));
         let exe = std::env::current_exe()
@@ -200,8 +206,8 @@ impl Stage {
             command,
         };
         let deadline = Instant::now() + CHILD_TIMEOUT;
-        let mut lines = Vec::with_capacity(ready);
-        while lines.len() < ready {
+        let mut lines = Vec::with_capacity(ready_lines);
+        while lines.len() < ready_lines {
             self.check_signal()?;
             match program.child.line(POLL_INTERVAL) {
                 Ok(line) => lines.push(line),
@@ -250,6 +256,7 @@ impl Stage {
     }
 }
 
+/// A child process that the demo has started.
 #[derive(Debug)]
 pub(crate) struct Program {
     child: Child,

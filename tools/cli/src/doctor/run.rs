@@ -28,6 +28,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode> {
     })
 }
 
+/// Name of the feature that is broken if no runtime can be created.
 const RING: &str = "io_uring";
 
 fn examine() -> Vec<Finding> {
@@ -108,21 +109,23 @@ fn other_users(rights: &Rights) -> Finding {
 /// Reports whether every user of the machine may execute this program with file capabilities.
 fn file_rights() -> Finding {
     let feature = "file rights";
-    let own = Path::new("/proc/self/exe");
-    let capable = rustix::fs::getxattr(own, "security.capability", &mut [0u8; 64]).is_ok();
-    let for_all = std::fs::metadata(own).is_ok_and(|metadata| metadata.mode() & 0o001 != 0);
-    if capable && for_all {
-        let file = std::fs::read_link(own).unwrap_or_default();
+    let program = Path::new("/proc/self/exe");
+    let has_capability =
+        rustix::fs::getxattr(program, "security.capability", &mut [0u8; 64]).is_ok();
+    let is_executable_by_all =
+        std::fs::metadata(program).is_ok_and(|metadata| metadata.mode() & 0o001 != 0);
+    if has_capability && is_executable_by_all {
+        let file = std::fs::read_link(program).unwrap_or_default();
         let file = file.display();
         return Finding::new(
             feature,
             Health::Restricted,
             format!(
-                "{file} has a capability and every user may execute it: each can keep a CPU from all others. Run `sudo setcap -r {file}`"
+                "{file} has a capability and every user may execute it: any user can keep a CPU from all others. Run `sudo setcap -r {file}`"
             ),
         );
     }
-    let text = if capable {
+    let text = if has_capability {
         "this program has a capability, and not every user may execute it"
     } else {
         "this program has no capability of its own"

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::args::DoctorArgs;
 use crate::wrap::wrap;
 
+/// Degree to which a feature works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Ok,
@@ -24,6 +25,7 @@ impl Health {
     }
 }
 
+/// The state of one feature, and advice.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) feature: &'static str,
@@ -42,8 +44,9 @@ impl Finding {
     }
 }
 
-/// Width of a line, and the column at which its text begins.
+/// Width of a line, in columns.
 const WIDTH: usize = 100;
+/// Column at which the text of a finding begins.
 const TEXT_COLUMN: usize = 23;
 
 pub(super) fn print(args: &DoctorArgs, findings: &[Finding]) -> io::Result<()> {

@@ -136,9 +136,9 @@ impl SchedArgs {
         cpus
     }
 
-    /// Returns whether `--config` was given in a form that the command does not read, such as an
-    /// abbreviation.
-    pub(super) fn has_unread_file(&self) -> bool {
+    /// Returns whether there is a `--config` that was not read before the command line was parsed,
+    /// because it is abbreviated or not the first one.
+    pub(super) fn has_unread_config(&self) -> bool {
         self.config.is_some()
     }
 

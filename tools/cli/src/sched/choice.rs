@@ -12,7 +12,8 @@ use super::args::{PolicyName, SchedArgs};
 use super::tasks::Spec;
 use crate::values;
 
-/// Reads the timetable before any process is elevated.
+/// Returns the text of the timetable, which is read before any process is elevated; `None` for the
+/// policies without a timetable.
 pub(super) fn read_timetable(args: &SchedArgs) -> Result<Option<String>> {
     match (&args.file, args.policy) {
         (Some(file), PolicyName::Table) => fs::read_to_string(file)
@@ -52,8 +53,8 @@ pub(super) fn policy(
         PolicyName::Solo => Box::new(Solo::new()),
         PolicyName::Table => {
             let find = |name: &str| {
-                let is = |spec: &Spec| spec.arg.as_deref() == Some(name) || spec.label == name;
-                specs.iter().position(is).map(TaskId)
+                let matches = |spec: &Spec| spec.arg.as_deref() == Some(name) || spec.label == name;
+                specs.iter().position(matches).map(TaskId)
             };
             let file = args.file.as_deref().unwrap_or(std::path::Path::new(""));
             let entries = timetable::parse(timetable.unwrap_or_default(), nanos(min_slice), find)
@@ -98,7 +99,7 @@ fn slice(args: &SchedArgs, min_slice: Duration) -> Nanos {
         PolicyName::Rr | PolicyName::Weighted | PolicyName::Priority | PolicyName::Edf
     );
     if has_slices && args.interval < min_slice {
-        // The reader may be gone.
+        // Ignore errors: standard error may be closed.
         let _ = writeln!(
             std::io::stderr(),
             "note: an interval of {} µs is below the shortest timer of this machine; {} µs is used",

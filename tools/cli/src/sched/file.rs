@@ -16,9 +16,12 @@ pub(crate) fn expand_config(words: Vec<OsString>) -> Result<Vec<OsString>> {
         return Ok(words);
     }
     let end = words.iter().position(|word| word == "--");
-    let own = &words[..end.unwrap_or(words.len())];
-    let position = own.iter().position(|word| config_value(word).is_some());
-    let Some((position, value)) = position.and_then(|at| Some((at, config_value(&words[at])?)))
+    let own_words = &words[..end.unwrap_or(words.len())];
+    let position = own_words
+        .iter()
+        .position(|word| config_value(word).is_some());
+    let Some((position, value)) =
+        position.and_then(|index| Some((index, config_value(&words[index])?)))
     else {
         return Ok(words);
     };
@@ -30,9 +33,9 @@ pub(crate) fn expand_config(words: Vec<OsString>) -> Result<Vec<OsString>> {
             None => return Ok(words),
         },
     };
-    let at = || path.to_string_lossy().into_owned();
-    let text = std::fs::read_to_string(&path).with_context(at)?;
-    let more = args_of(&text).with_context(at)?;
+    let file_name = || path.to_string_lossy().into_owned();
+    let text = std::fs::read_to_string(&path).with_context(file_name)?;
+    let more = args_of(&text).with_context(file_name)?;
     let mut all = words[..2].to_vec();
     all.extend(more.into_iter().map(OsString::from));
     all.extend_from_slice(&words[2..position]);

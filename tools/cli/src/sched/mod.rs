@@ -3,7 +3,7 @@
 //! | module | concern |
 //! |---|---|
 //! | `args`, `file` | the command line, and options from a file |
-//! | `run` | runs the scheduler, handles signals, ends |
+//! | `run` | runs the scheduler until all tasks have ended or a signal arrives |
 //! | `tasks` | the scheduled processes: pids, commands to start, the policy's argument of each |
 //! | `choice` | the policy with its parameters |
 //! | `show` | live line, table, JSON |

@@ -25,35 +25,38 @@ use super::args::SchedArgs;
 use super::tasks::{self, Origin, Tasks};
 use super::{choice, show, timeline};
 
-/// Events that a trace holds: 24 MB, enough for two switches a millisecond during eight minutes.
+/// Maximum number of events in a trace: 24 MB, enough for two switches a millisecond during eight
+/// minutes.
 const MAX_TRACE_EVENTS: usize = 1_000_000;
-/// Interval at which this thread checks for signals and for the end. Each check takes a few µs away
-/// from a task.
+/// Interval at which the main thread checks for signals and for the end. Each check takes a few µs
+/// away from a task.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time without progress of the scheduler (SIGSTOP) after which the guardian demotes the tasks. It
-/// is many times the scheduler's longest sleep.
+/// Time without progress of the scheduler, for example after SIGSTOP, after which the guardian
+/// demotes the tasks. The time is many times the scheduler's longest sleep.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The SCHED_FIFO priorities that the privileges permit.
 struct FifoPriorities {
+    /// Lowest priority of the tasks.
     base: Priority,
+    /// Highest priority of the tasks.
     top: Priority,
     scheduler: Priority,
 }
 
 impl FifoPriorities {
     fn permitted_by(rights: &Rights) -> Result<FifoPriorities> {
-        let usual = Priority::of::<45>();
-        let least = Priority::of::<3>();
-        if let Err(missing) = rights.require(least) {
+        let default = Priority::of::<45>();
+        let minimum = Priority::of::<3>();
+        if let Err(missing) = rights.require(minimum) {
             bail!("{missing}");
         }
-        let scheduler = rights.highest.unwrap_or(least).min(usual);
-        let below = Priority::new(scheduler.get() - 1).unwrap_or(Priority::MIN);
+        let scheduler = rights.highest.unwrap_or(minimum).min(default);
+        let below_scheduler = Priority::new(scheduler.get() - 1).unwrap_or(Priority::MIN);
         Ok(FifoPriorities {
             base: Priority::MIN,
-            top: below.min(Priority::of::<40>()),
+            top: below_scheduler.min(Priority::of::<40>()),
             scheduler,
         })
     }
@@ -98,8 +101,10 @@ impl Files {
 }
 
 pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
-    if args.has_unread_file() {
-        bail!("--config: give it once, written out, with the name of one file");
+    if args.has_unread_config() {
+        bail!(
+            "--config must be given once, in full (not abbreviated), followed by the name of one file"
+        );
     }
     let mut specs = tasks::specs(args)?;
     let timetable = choice::read_timetable(args)?;
@@ -107,8 +112,9 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let priorities = FifoPriorities::permitted_by(&Rights::probe())?;
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM, SIGTSTP]).context("cannot handle signals")?;
-    // The guardian starts before anything else, since it inherits everything that exists when it is
-    // forked.
+    // The guardian is forked before the tasks and the scheduler's thread are started, because it
+    // keeps the memory that this process has at the fork. It closes the inherited descriptors and
+    // blocks signals, so the output files and the signal handlers may exist already.
     let elevator = Elevator::builder()
         .guardian(true)
         .capacity(upshift_elevate::MAX_CAPACITY)
@@ -126,6 +132,7 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         base: priorities.base,
         top: priorities.top,
         min_slice,
+        // Times in which ordinary threads may compete with the tasks, as a part of all time.
         open_pieces: OpenPieces {
             part: args.open,
             ..OpenPieces::default()
@@ -140,20 +147,20 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
     let mut started = Tasks::start(&mut specs, !args.command.is_empty())?;
     let task = |spec: &tasks::Spec| (started.pid(spec), spec.label.clone(), spec.origin());
     let tasks: Vec<(i32, String, Origin)> = specs.iter().map(task).collect();
-    let (handle, children) = (elevator.clone(), args.children);
-    let (left_out, notes) = std::sync::mpsc::channel();
+    let (elevator_handle, children) = (elevator.clone(), args.children);
+    let (left_out_tx, left_out_rx) = std::sync::mpsc::channel();
     let build = move || -> Result<Engine<Processes>> {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessMonitor::start(&engine.control(), &handle, priorities.scheduler)?;
+        let watch =
+            ProcessMonitor::start(&engine.control(), &elevator_handle, priorities.scheduler)?;
         for (pid, label, origin) in &tasks {
-            match Processes::attach(&handle, &watch, *pid, priorities.base, children) {
+            match Processes::attach(&elevator_handle, &watch, *pid, priorities.base, children) {
                 Ok(task) => engine.add(task.with_label(label))?,
                 Err(error) if origin.tolerates(&error) => {
                     let ended = matches!(error, SchedError::NoSuchProcess(_));
-                    // The receiver still exists, because its thread waits until the engine is
-                    // built.
                     if *origin == Origin::Matched {
-                        let _ = left_out.send(error);
+                        // Cannot fail: the receiving thread waits until the engine is built.
+                        let _ = left_out_tx.send(error);
                     }
                     if ended {
                         engine.add_ended(label)
@@ -168,12 +175,12 @@ pub(crate) fn sched(args: &SchedArgs) -> Result<ExitCode> {
         }
         Ok(engine)
     };
-    // This thread is elevated before the tasks; otherwise they could keep it from running. If that
-    // fails for lack of a privilege, the scheduler reports it.
+    // This thread is elevated before the tasks; otherwise they could keep it from running. If the
+    // elevation fails for lack of a privilege, the start of the scheduler reports the error.
     let elevated = elevator.elevate_current(priorities.scheduler);
     let scheduler = Scheduler::start(&elevator, scheduler_cpu, priorities.scheduler, build)?;
     let matched = specs.iter().filter(|spec| spec.origin() == Origin::Matched);
-    report_left_out(notes.try_iter().collect(), matched.count())?;
+    report_left_out(left_out_rx.try_iter().collect(), matched.count())?;
     let signal = wait_for_end(args, &scheduler, &mut signals);
     let (report, trace) = scheduler.stop()?;
     drop(elevated);
@@ -215,7 +222,7 @@ fn report_left_out(reasons: Vec<SchedError>, matched: usize) -> Result<()> {
         return Err(reported.swap_remove(0)).context("cannot schedule any matching process");
     }
     for error in &reported {
-        // The reader may be gone.
+        // Ignore errors: standard error may be closed.
         let _ = writeln!(io::stderr(), "note: left out: {error}");
     }
     Ok(())
@@ -223,7 +230,7 @@ fn report_left_out(reasons: Vec<SchedError>, matched: usize) -> Result<()> {
 
 /// Waits for the end and shows progress. Returns the signal that ended the run.
 fn wait_for_end(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) -> Option<i32> {
-    let ends = args.duration.map(|time| Instant::now() + time);
+    let deadline = args.duration.map(|time| Instant::now() + time);
     let is_interactive = !args.json && io::stderr().is_terminal();
     let mut last_shown = Instant::now();
     let signal = loop {
@@ -233,19 +240,19 @@ fn wait_for_end(args: &SchedArgs, scheduler: &Scheduler, signals: &mut Signals) 
             break Some(signal);
         }
         if !suspending.is_empty() {
-            // The reader may be gone.
+            // Ignore errors: standard error may be closed.
             let _ = writeln!(
                 io::stderr(),
                 "note: Ctrl-Z is ignored while tasks depend on this scheduler; Ctrl-C ends it"
             );
         }
-        if scheduler.is_finished() || ends.is_some_and(|end| Instant::now() >= end) {
+        if scheduler.is_finished() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break None;
         }
         if is_interactive && last_shown.elapsed() >= Duration::from_secs(1) {
             last_shown = Instant::now();
             if let Some(report) = scheduler.control().report() {
-                // The terminal may have gone.
+                // Ignore errors: the terminal may be closed.
                 let _ = write!(io::stderr(), "\r\x1b[K{}", show::line(&report));
             }
         }
@@ -262,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scheduling_fails_if_no_process_that_matches_is_left() {
+    fn report_fails_if_all_matching_processes_are_left_out() {
         let refused = || SchedError::Leased(7);
         assert!(report_left_out(vec![refused(), refused()], 2).is_err());
         let ended = SchedError::NoSuchProcess(8);

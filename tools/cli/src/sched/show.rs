@@ -11,7 +11,7 @@ use super::args::SchedArgs;
 use upshift_report::Table;
 use upshift_report::number::{integer, micros};
 
-/// In columns.
+/// Maximum width of the live line, in columns.
 const WIDTH: usize = 100;
 
 pub(super) fn line(report: &Report) -> String {
@@ -86,32 +86,32 @@ fn tasks(report: &Report) -> Table {
 fn engine(report: &Report, min_slice: Duration) -> Table {
     let mut table = Table::new("", &["<scheduler", "", "median", "p99", "longest"]);
     let figures = |figures: &Quantiles| [figures.p50, figures.p99, figures.max].map(us);
-    for (what, found) in [
+    for (event, times) in [
         ("a switch", &report.cost),
         ("a turn ends late by", &report.late),
     ] {
-        let [p50, p99, max] = figures(found);
-        table.row([what.into(), String::new(), p50, p99, max]);
+        let [p50, p99, max] = figures(times);
+        table.row([event.into(), String::new(), p50, p99, max]);
     }
-    let part = |ns: u64| format!("{:.2} %", 100.0 * ns as f64 / report.elapsed.max(1) as f64);
-    for (what, figure) in [
+    let percent = |ns: u64| format!("{:.2} %", 100.0 * ns as f64 / report.elapsed.max(1) as f64);
+    for (name, figure) in [
         ("switches", integer(report.switches as f64)),
         ("wake-ups", integer(report.waits as f64)),
         (
             "calls that changed a priority",
             integer(report.calls as f64),
         ),
-        ("its own CPU time", part(report.own_cpu_time)),
-        ("time open to ordinary threads", part(report.opened)),
+        ("its own CPU time", percent(report.own_cpu_time)),
+        ("time open to ordinary threads", percent(report.opened)),
         ("shortest slice", us(min_slice.as_nanos() as u64)),
     ] {
-        table.row([what.into(), figure]);
+        table.row([name.into(), figure]);
     }
     table
 }
 
-fn quantiles(found: &Quantiles) -> Value {
-    json!({ "p50_ns": found.p50, "p99_ns": found.p99, "max_ns": found.max })
+fn quantiles(times: &Quantiles) -> Value {
+    json!({ "p50_ns": times.p50, "p99_ns": times.p99, "max_ns": times.max })
 }
 
 fn value(report: &Report, min_slice: Duration) -> Value {
@@ -146,8 +146,8 @@ fn value(report: &Report, min_slice: Duration) -> Value {
 /// Formats every event, one JSON object per line. `open` tells whether ordinary threads may run.
 pub(super) fn trace(report: &Report, trace: &Trace) -> String {
     let label = |task: upshift_sched::TaskId| {
-        let found = report.tasks.get(task.0);
-        found.map_or_else(String::new, |task| task.label.clone())
+        let task = report.tasks.get(task.0);
+        task.map_or_else(String::new, |task| task.label.clone())
     };
     let mut lines = String::new();
     for event in trace.events() {

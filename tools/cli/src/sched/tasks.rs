@@ -16,10 +16,11 @@ use crate::values;
 /// Time that started commands have to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// A task that the command line names.
 #[derive(Debug)]
 pub(super) struct Spec {
     pub(super) label: String,
-    /// The policy's argument.
+    /// Argument for the policy.
     pub(super) arg: Option<String>,
     source: Source,
 }
@@ -48,15 +49,17 @@ impl Spec {
 /// The way in which a process became a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
+    /// The command line names the process by its pid.
     Named,
     /// The process matches a selection. Any user may start such a process, and make it impossible
     /// to schedule.
     Matched,
+    /// This command has started the process.
     Started,
 }
 
 impl Origin {
-    /// Whether a task that fails with this error is left out, instead of ending the run.
+    /// Returns whether a task that fails with this error is left out, instead of ending the run.
     pub(super) fn tolerates(self, error: &SchedError) -> bool {
         let has_ended = matches!(error, SchedError::NoSuchProcess(_));
         match self {
@@ -103,13 +106,13 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
             "nothing to schedule: name processes with --pid (or --cgroup, --unit, --user, --comm), commands with --run or after `--`"
         );
     }
-    for at in 1..specs.len() {
-        let label = specs[at].label.clone();
-        if specs[..at].iter().any(|other| other.label == label) {
-            if matches!(specs[at].source, Source::Pid(_) | Source::Matched(_)) {
+    for index in 1..specs.len() {
+        let label = specs[index].label.clone();
+        if specs[..index].iter().any(|other| other.label == label) {
+            if matches!(specs[index].source, Source::Pid(_) | Source::Matched(_)) {
                 bail!("process {label} is named twice: name it once");
             }
-            specs[at].label = format!("{label}#{at}");
+            specs[index].label = format!("{label}#{index}");
         }
     }
     Ok(specs)
@@ -119,7 +122,7 @@ pub(super) fn specs(args: &SchedArgs) -> Result<Vec<Spec>> {
 /// contain.
 fn matching(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
     let split = |text: &'_ String| match text.split_once('=') {
-        Some((what, arg)) => (what.to_owned(), Some(arg.to_owned())),
+        Some((pattern, arg)) => (pattern.to_owned(), Some(arg.to_owned())),
         None => (text.clone(), None),
     };
     let mut rules = Vec::new();
@@ -130,15 +133,15 @@ fn matching(args: &SchedArgs, named: &[Spec]) -> Result<Vec<Spec>> {
         ("--comm", &args.comm),
     ] {
         for text in texts {
-            let (what, arg) = split(text);
+            let (pattern, arg) = split(text);
             let mut rule = Assign::default();
             match option {
-                "--cgroup" => rule.cgroup = Some(what),
-                "--unit" => rule.unit = Some(what),
+                "--cgroup" => rule.cgroup = Some(pattern),
+                "--unit" => rule.unit = Some(pattern),
                 "--user" => {
-                    rule.user = Some(upshift_daemon::user(&what).map_err(anyhow::Error::msg)?);
+                    rule.user = Some(upshift_daemon::user(&pattern).map_err(anyhow::Error::msg)?);
                 }
-                _ => rule.comm = Some(what),
+                _ => rule.comm = Some(pattern),
             }
             rule.check().map_err(anyhow::Error::msg)?;
             rules.push((format!("{option} {text}"), arg, rule));
@@ -216,10 +219,11 @@ impl Tasks {
         Ok(started)
     }
 
+    /// Returns the process id of a task; 0 for a command that has not been started.
     pub(super) fn pid(&self, spec: &Spec) -> i32 {
         let id = match spec.source {
             Source::Pid(pid) | Source::Matched(pid) => return pid,
-            Source::Started(at) => self.children.get(at).map_or(0, Child::id),
+            Source::Started(index) => self.children.get(index).map_or(0, Child::id),
             Source::Command(_) => 0,
         };
         i32::try_from(id).unwrap_or(0)

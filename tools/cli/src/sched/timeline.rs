@@ -10,9 +10,13 @@ use upshift_trace::escape;
 
 /// Largest number of bars. More bars could not be distinguished, and would slow browsers down.
 const MAX_BARS: usize = 4000;
+/// Width of the drawing with the labels, in pixels.
 const WIDTH: f64 = 1200.0;
+/// Width of the labels, in pixels.
 const LEFT: f64 = 160.0;
+/// Height of a row, in pixels.
 const ROW: f64 = 26.0;
+/// Height of the title, in pixels.
 const TOP: f64 = 40.0;
 /// Colours that colour-blind readers can tell apart.
 const COLOURS: [&str; 8] = [
@@ -23,15 +27,17 @@ const COLOURS: [&str; 8] = [
 struct Bar {
     task: usize,
     cpu: usize,
+    /// Beginning, in ns.
     from: u64,
+    /// End, in ns.
     to: u64,
 }
 
 pub(super) fn svg(report: &Report, trace: &Trace) -> String {
     let (mut bars, open) = bars_and_open_times(report, trace);
-    let cut = bars.len().saturating_sub(MAX_BARS);
-    bars.drain(..cut);
-    let begin = if cut > 0 { bars[0].from } else { 0 };
+    let omitted_bars = bars.len().saturating_sub(MAX_BARS);
+    bars.drain(..omitted_bars);
+    let begin = if omitted_bars > 0 { bars[0].from } else { 0 };
     let end = report.elapsed.max(begin + 1);
     let x = |at: u64| LEFT + (WIDTH - LEFT) * (at.max(begin) - begin) as f64 / (end - begin) as f64;
     let height = TOP + ROW * report.tasks.len() as f64 + 34.0;
@@ -104,21 +110,22 @@ fn bars_and_open_times(report: &Report, trace: &Trace) -> (Vec<Bar>, Vec<(u64, u
     let mut open = Vec::new();
     let mut opened = None;
     let mut front: Vec<(usize, usize, u64)> = Vec::new();
-    let mut finish =
-        |front: &mut Vec<(usize, usize, u64)>, at: u64, over: &dyn Fn(usize, usize) -> bool| {
-            front.retain(|&(cpu, task, from)| {
-                let ends = over(cpu, task);
-                if ends {
-                    bars.push(Bar {
-                        task,
-                        cpu,
-                        from,
-                        to: at,
-                    });
-                }
-                !ends
-            });
-        };
+    let mut finish = |front: &mut Vec<(usize, usize, u64)>,
+                      at: u64,
+                      has_ended: &dyn Fn(usize, usize) -> bool| {
+        front.retain(|&(cpu, task, from)| {
+            let ends = has_ended(cpu, task);
+            if ends {
+                bars.push(Bar {
+                    task,
+                    cpu,
+                    from,
+                    to: at,
+                });
+            }
+            !ends
+        });
+    };
     for event in trace.events() {
         match event.kind {
             EventKind::Front { cpu, task } => {

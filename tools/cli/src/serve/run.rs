@@ -77,7 +77,7 @@ fn run(args: &ServeArgs) -> Result<()> {
     // With a handler, a write beyond the file size limit fails, as on a full disk, and does not end
     // the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot handle SIGXFSZ")?;
-    let sockets = inherited()?;
+    let sockets = inherited_sockets()?;
     args.scheduling.board.warn_if_absent();
     let runtime = builder.build().context("cannot start the runtime")?;
     let flags = args.clone();
@@ -89,7 +89,7 @@ fn run(args: &ServeArgs) -> Result<()> {
         let started = server.start().map_err(|error| anyhow!(error))?;
         let control = started.control();
         listen_to_signals(&control).context("cannot listen to signals")?;
-        // The reader may be gone.
+        // Ignore errors: standard output may be closed.
         let _ = announce(&urls, &config);
         notify_manager(&[NotifyState::Ready]);
         let cut_off = started.run().await;
@@ -114,16 +114,16 @@ fn send_command(socket: &Path, command: &str) -> Result<()> {
 }
 
 /// Returns the sockets that a service manager has opened for this process (`LISTEN_FDS`).
-fn inherited() -> Result<Vec<OwnedFd>> {
+fn inherited_sockets() -> Result<Vec<OwnedFd>> {
     // Without `LISTEN_PID` the sockets belong to an ancestor.
     if std::env::var_os("LISTEN_PID").is_none() {
         return Ok(Vec::new());
     }
     let mut inherited_fds = ListenFd::from_env();
     let mut sockets = Vec::new();
-    for at in 0..inherited_fds.len() {
-        let socket = inherited_fds.take_raw_fd(at);
-        let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + at))?;
+    for index in 0..inherited_fds.len() {
+        let socket = inherited_fds.take_raw_fd(index);
+        let socket = socket.with_context(|| format!("LISTEN_FDS: descriptor {}", 3 + index))?;
         // SAFETY: the service manager passed this open descriptor to this process, and nothing else
         // in the process owns it, because this is the only place that takes it.
         sockets.extend(socket.map(|socket| unsafe { OwnedFd::from_raw_fd(socket) }));
@@ -145,13 +145,13 @@ fn report(line: fmt::Arguments<'_>) {
 
 fn announce(urls: &[String], config: &Config) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let root = whole(&config.root);
+    let absolute = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let root = absolute(&config.root);
     for url in urls {
         writeln!(out, "serving {} on {url}", root.display())?;
     }
     for site in &config.site {
-        let root = site.root.as_deref().map_or_else(|| root.clone(), whole);
+        let root = site.root.as_deref().map_or_else(|| root.clone(), absolute);
         writeln!(
             out,
             "serving {} for {}",
@@ -184,10 +184,10 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
                 if let Ok(now) = NotifyState::monotonic_usec_now() {
                     notify_manager(&[NotifyState::Reloading, now]);
                 }
-                let done = reload.reload();
+                let outcome = reload.reload();
                 notify_manager(&[NotifyState::Ready]);
-                match done {
-                    Ok(done) => report(format_args!("reloaded; {done}")),
+                match outcome {
+                    Ok(changes) => report(format_args!("reloaded; {changes}")),
                     Err(error) => {
                         report(format_args!("not reloaded, the old settings stay: {error}"))
                     }
@@ -198,17 +198,17 @@ fn listen_to_signals(control: &Control) -> io::Result<()> {
     )
     .detach();
     for number in [SIGINT, SIGTERM] {
-        let mut ends = Signal::new(number)?;
+        let mut signals = Signal::new(number)?;
         let control = control.clone();
         upshift::spawn(
             async move {
-                if ends.recv().await.is_ok() {
+                if signals.recv().await.is_ok() {
                     notify_manager(&[NotifyState::Stopping]);
                     control.drain();
                     let open = control.connections();
                     report(format_args!("draining: {open} connections are open"));
                 }
-                if ends.recv().await.is_ok() {
+                if signals.recv().await.is_ok() {
                     report(format_args!("ended at once"));
                     std::process::exit(1);
                 }

@@ -26,6 +26,7 @@ const BACKLOG: u32 = 4096;
 /// Pause after a failed accept.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
+/// An accepted connection.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
@@ -65,18 +66,18 @@ pub(super) fn run(
             .into_iter()
             .collect::<io::Result<Vec<Signal>>>()
             .context("cannot handle SIGTERM and Ctrl-C")?;
-        let mut bound = Vec::with_capacity(args.listen.len());
+        let mut addresses = Vec::with_capacity(args.listen.len());
         for &Listen { address, level } in &args.listen {
             let listener = listen(address).map_err(|error| {
                 let text = format!("cannot listen on {address}: {error}");
                 bind_advice(io::Error::new(error.kind(), text))
             })?;
-            bound.push(listener.local_addr()?);
+            addresses.push(listener.local_addr()?);
             let level = Level::new(level.unwrap_or(args.level))
                 .with_context(|| format!("invalid level of {address}"))?;
             upshift::spawn(accept(name, listener, level, serve), level).detach();
         }
-        announce(bound)?;
+        announce(addresses)?;
         any_signal(&mut signals)
             .await
             .context("cannot wait for SIGTERM and Ctrl-C")
@@ -134,11 +135,11 @@ async fn accept(
     level: Level,
     serve: impl Fn(Client) + Copy + Send + 'static,
 ) {
-    let mut trouble = None;
+    let mut reported_error = None;
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                trouble = None;
+                reported_error = None;
                 // A closed socket reports its state when it is read.
                 let _ = stream.set_nodelay(true);
                 serve(Client {
@@ -150,8 +151,8 @@ async fn accept(
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 // The error is reported once per kind, since every iteration meets it again.
-                if trouble != Some(error.kind()) {
-                    trouble = Some(error.kind());
+                if reported_error != Some(error.kind()) {
+                    reported_error = Some(error.kind());
                     eprintln!(
                         "{name}[{}]: cannot take a connection ({error}): trying again every {BACK_OFF:?}; \
                          raise ulimit -n, or close connections",

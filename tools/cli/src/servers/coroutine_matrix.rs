@@ -1,11 +1,11 @@
 //! The matrix server, with three coroutines for each connection: one receives, one computes, one
 //! sends.
 //!
-//! Two bounded queues of [`QUEUE`] frames connect the coroutines, which have the level of the
+//! Two bounded queues of [`QUEUE_LEN`] frames connect the coroutines, which have the level of the
 //! connection. A client that never reads fills the outgoing queue, then the incoming queue, then
-//! its own socket, so memory is bounded by `2 * QUEUE` frames and the frames in processing. When
-//! one coroutine ends, its queues close, so that its neighbours end, too; frames received before
-//! the end of the input are still answered.
+//! its own socket, so memory is bounded by `2 * QUEUE_LEN` frames and the frames in processing.
+//! When one coroutine ends, its queues close, so that its neighbours end, too; frames received
+//! before the end of the input are still answered.
 //!
 //! A product is computed in one poll, during which more urgent connections on the same vCPU wait.
 //! The poll takes a few microseconds for n = 20, and most of a second for n = 1024.
@@ -19,7 +19,7 @@ use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
 /// Frames that each of the two queues of a connection holds.
-const QUEUE: usize = 16;
+const QUEUE_LEN: usize = 16;
 
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
     coroutine::run("matrix-server", args, start)
@@ -31,8 +31,8 @@ fn start(client: Client) {
         peer,
         level,
     } = client;
-    let (to_compute, from_receive) = mpsc::channel(QUEUE);
-    let (to_send, from_compute) = mpsc::channel(QUEUE);
+    let (to_compute, from_receive) = mpsc::channel(QUEUE_LEN);
+    let (to_send, from_compute) = mpsc::channel(QUEUE_LEN);
     let (input, output) = stream.into_split();
     upshift::spawn(send(from_compute, output), level).detach();
     upshift::spawn(compute(from_receive, to_send), level).detach();

@@ -14,7 +14,7 @@
 //! request of another level changes to that level before it burns. If that level is less urgent,
 //! the coroutine joins the end of that level's queue.
 //!
-//! At most [`OUTSTANDING`] requests of a connection are in progress; the connection then stops
+//! At most [`MAX_OUTSTANDING`] requests of a connection are in progress; the connection then stops
 //! receiving. A burn is one poll, so without preemption everything else on the vCPU waits for it.
 
 use std::net::SocketAddr;
@@ -33,13 +33,14 @@ use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
 /// Largest number of requests in progress on a connection.
-const OUTSTANDING: usize = 256;
+const MAX_OUTSTANDING: usize = 256;
 
 /// Number of connections closed because of invalid input.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
 struct Connection {
     output: Mutex<OwnedWriteHalf>,
+    /// Number of requests in progress.
     outstanding: AtomicUsize,
     /// Notified when `outstanding` falls below its bound.
     room: Notify,
@@ -107,9 +108,9 @@ async fn change_level(from: Level, to: u8) {
     if from.get() == to {
         return;
     }
-    if let (Some(me), Ok(level)) = (upshift::get_cid(), Level::new(to)) {
+    if let (Some(cid), Ok(level)) = (upshift::get_cid(), Level::new(to)) {
         // The coroutine is running, so it is alive.
-        let _ = upshift::reprio(me, level);
+        let _ = upshift::reprio(cid, level);
     }
     if from.get() < to {
         upshift::yield_now().await;
@@ -119,15 +120,15 @@ async fn change_level(from: Level, to: u8) {
 impl Receiver {
     /// Returns the next request; `None` after the end or the loss of the input.
     async fn next(&mut self) -> Result<Option<Request>, String> {
-        while self.connection.outstanding.load(Ordering::Relaxed) >= OUTSTANDING {
+        while self.connection.outstanding.load(Ordering::Relaxed) >= MAX_OUTSTANDING {
             self.connection.room.notified().await;
         }
         loop {
             let mut chunk: &[u8] = &self.data;
             let before = chunk.len();
             let found = self.frames.next(&mut chunk).map_err(|e| e.to_string())?;
-            let taken = before - chunk.len();
-            self.data.advance(taken);
+            let consumed = before - chunk.len();
+            self.data.advance(consumed);
             if found.is_some() {
                 return Ok(found);
             }
@@ -165,7 +166,7 @@ impl Connection {
             // The receiving coroutine notices a client that is gone.
             let _ = AsyncWriteExt::write_all(&mut *output, &request.bytes()).await;
         }
-        if self.outstanding.fetch_sub(1, Ordering::Relaxed) == OUTSTANDING {
+        if self.outstanding.fetch_sub(1, Ordering::Relaxed) == MAX_OUTSTANDING {
             self.room.notify_one();
         }
     }

@@ -7,6 +7,7 @@ use upshift_load::{Burner, machine};
 use super::args::ServerArgs;
 use super::{coroutine_matrix, coroutine_plaintext, coroutine_spin};
 
+/// The work of a test server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
     /// Squares of matrices

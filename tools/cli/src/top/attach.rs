@@ -17,6 +17,7 @@ use upshift::trace::Timeline;
 pub(super) const NO_PROCESS: &str = "no process of yours is observable: start one with UPSHIFT_OBSERVE=1 \
      (a program on the Upshift runtime with its feature `observe`, or a server of this command)";
 
+/// Largest size of an answer in bytes, except for timelines.
 const MAX_ANSWER: u64 = 8 << 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -81,16 +82,16 @@ impl Peer {
     fn ask<T: DeserializeOwned>(
         &mut self,
         request: &str,
-        longest: u64,
-        patience: Duration,
+        max_len: u64,
+        timeout: Duration,
     ) -> Result<T> {
         let pid = self.pid;
         let mut line = String::new();
         let stream = self.stream.get_mut();
-        let asked = stream.set_read_timeout(Some(patience));
+        let asked = stream.set_read_timeout(Some(timeout));
         let asked = asked.and_then(|()| stream.write_all(format!("{request}\n").as_bytes()));
         let answered = asked.and_then(|()| {
-            let mut limited = self.stream.by_ref().take(longest);
+            let mut limited = self.stream.by_ref().take(max_len);
             limited.read_line(&mut line)
         });
         match answered {
@@ -135,8 +136,8 @@ fn no_socket_error(pid: u32) -> anyhow::Error {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return anyhow!("there is no process {pid}");
     };
-    let me = rustix::process::geteuid().as_raw();
-    if process.uid() != me && me != 0 {
+    let own_uid = rustix::process::geteuid().as_raw();
+    if process.uid() != own_uid && own_uid != 0 {
         return anyhow!(
             "process {pid} belongs to user {}: run this as that user (`sudo -u '#{}' upshift top {pid}`)",
             process.uid(),

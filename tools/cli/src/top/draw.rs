@@ -10,8 +10,9 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 use super::figures::{Frame, Level, Route, Vcpu, age, keep_end, percent, rate, time};
 use super::settings::{Bottom, Settings, Sort};
 
-/// Smallest size in which a page is drawn.
+/// Smallest width in which a page is drawn.
 const WIDTH: u16 = 50;
+/// Smallest height in which a page is drawn.
 const HEIGHT: u16 = 12;
 /// Width of the columns of the longest polls except the last one, including a space after each.
 const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
@@ -19,6 +20,7 @@ const POLL_COLUMNS: u16 = 9 + 6 + 7 + 14 + 4;
 const ROUTE_COLUMNS: u16 = 5 + 6 + 5 * 7 + 7;
 /// Width from which the line of a vCPU includes its rate of polls.
 const WIDE: usize = 100;
+/// Width of a full bar.
 const BAR: usize = 20;
 
 pub(super) fn bold() -> Style {
@@ -33,7 +35,7 @@ pub(super) fn head() -> Style {
     Style::new().fg(Color::Black).bg(Color::Cyan)
 }
 
-/// Whether the page fits; if not, draws the reason.
+/// Returns whether the page fits; if it does not, draws the reason.
 pub(super) fn check_size(to: &mut Canvas<'_>) -> bool {
     let area = to.area();
     if area.width >= WIDTH && area.height >= HEIGHT {
@@ -47,6 +49,7 @@ pub(super) fn check_size(to: &mut Canvas<'_>) -> bool {
     false
 }
 
+/// Draws a message until the first interval has passed.
 pub(super) fn first_interval(to: &mut Canvas<'_>, pid: u32) {
     let text = format!("looking at process {pid} …");
     to.render_widget(Paragraph::new(text), to.area());
@@ -55,15 +58,15 @@ pub(super) fn first_interval(to: &mut Canvas<'_>, pid: u32) {
 pub(super) fn process(to: &mut Canvas<'_>, frame: &Frame, settings: &Settings) {
     let area = to.area();
     let vcpus: Vec<&Vcpu> = frame.vcpus.iter().filter(|vcpu| vcpu.active).collect();
-    let for_vcpus = (vcpus.len() as u16).min(area.height / 4).max(1);
-    let rest = area.height.saturating_sub(for_vcpus + 5);
-    let for_levels = (frame.levels.len() as u16 + 1).clamp(2, (rest / 2).max(2));
+    let vcpu_lines = (vcpus.len() as u16).min(area.height / 4).max(1);
+    let rest = area.height.saturating_sub(vcpu_lines + 5);
+    let level_lines = (frame.levels.len() as u16 + 1).clamp(2, (rest / 2).max(2));
     let [title, states, bars, _, levels, polls, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(2),
-        Constraint::Length(for_vcpus),
+        Constraint::Length(vcpu_lines),
         Constraint::Length(1),
-        Constraint::Length(for_levels),
+        Constraint::Length(level_lines),
         Constraint::Min(2),
         Constraint::Length(1),
     ])
@@ -139,11 +142,11 @@ fn bar(vcpu: &Vcpu, width: usize) -> Line<'_> {
         rates.push_str(&format!("  {:>6} polls/s", rate(vcpu.polls_per_s)));
     }
     let running = match (vcpu.running, vcpu.work.as_ref().or(vcpu.location.as_ref())) {
-        (Some(level), Some(what)) => {
+        (Some(level), Some(work)) => {
             let since = format!("  level {level} for {}: ", time(vcpu.poll_age_ns));
             let cells = [&name, &rates, &since].map(|text| text.chars().count());
             let left = width.saturating_sub(busy + cells.iter().sum::<usize>());
-            format!("{since}{}", keep_end(what, left))
+            format!("{since}{}", keep_end(work, left))
         }
         _ => format!("  {} in flight", vcpu.in_flight),
     };
@@ -174,7 +177,7 @@ fn right(text: impl Into<String>) -> Cell<'static> {
 
 fn draw_levels(to: &mut Canvas<'_>, area: Rect, frame: &Frame, sort: Sort) {
     let title = Row::new(Level::COLUMNS.map(|name| {
-        let marked = name == sort.word();
+        let marked = name == sort.column();
         right(if marked {
             format!("▼{name}")
         } else {
@@ -283,7 +286,7 @@ const HELP: [&str; 23] = [
     "",
     "longest   the longest poll of the coroutines spawned in a place;",
     "          red: over the stall limit; ▶: still running. Short polls are",
-    "          a sample: each is timed as often as it is long.",
+    "          a sample: the longer a poll, the likelier it is timed.",
     "timed     polls of this name or place that were timed",
     "routes    work with a name; active: begun and not ended;",
     "          p50, p99: from the first poll to the end",

@@ -62,10 +62,10 @@ pub(super) fn machine(
     before: Option<&Machine>,
     settings: &Settings,
 ) {
-    let for_cpus = (now.cpus.len() as u16 + 1).min(to.area().height / 3);
+    let cpu_lines = (now.cpus.len() as u16 + 1).min(to.area().height / 3);
     let [title, cpus, _, processes, keys] = Layout::vertical([
         Constraint::Length(3),
-        Constraint::Length(for_cpus),
+        Constraint::Length(cpu_lines),
         Constraint::Length(1),
         Constraint::Min(2),
         Constraint::Length(1),

@@ -64,7 +64,7 @@ pub(super) struct Level {
 pub(super) struct Vcpu {
     pub(super) index: usize,
     pub(super) active: bool,
-    /// Share of the interval, like the next three.
+    /// Share of the interval, as are `polling`, `parked` and `spin`.
     pub(super) busy: f64,
     pub(super) polling: f64,
     pub(super) parked: f64,
@@ -76,12 +76,13 @@ pub(super) struct Vcpu {
     pub(super) sqes_per_s: f64,
     pub(super) cqes_per_s: f64,
     pub(super) in_flight: u64,
-    /// Number of times that the completion queue had overflowed, since the start.
+    /// Number of times that the completion queue has overflowed since the start.
     pub(super) overflows: u64,
     pub(super) running: Option<u8>,
     pub(super) work: Option<String>,
-    /// Spawn location of the polled coroutine, and the duration of the poll so far.
+    /// Spawn location of the polled coroutine.
     pub(super) location: Option<String>,
+    /// Duration of the current poll so far.
     pub(super) poll_age_ns: u64,
 }
 
@@ -102,6 +103,7 @@ pub(super) struct Poll {
     pub(super) level: u8,
     pub(super) longest_ns: u64,
     pub(super) is_running: bool,
+    /// Number of polls that were timed.
     pub(super) watched: u64,
 }
 

@@ -21,6 +21,7 @@ const KEY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Intervals in ms that + and - step through.
 const INTERVALS: [u64; 6] = [100, 250, 500, 1000, 2000, 5000];
 
+/// The first page.
 pub(super) enum Start {
     Choose,
     Process(Box<Peer>),
@@ -134,7 +135,7 @@ pub(super) fn run(start: Start, interval: Duration) -> Result<()> {
         if let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
-            match press(key, &mut page, &mut settings)? {
+            match handle_key(key, &mut page, &mut settings)? {
                 Next::Stay => {}
                 Next::Quit => return Ok(()),
                 Next::Go(other) => {
@@ -169,13 +170,14 @@ fn show(to: &mut ratatui::Frame<'_>, page: &Page, settings: &Settings) {
     }
 }
 
+/// Effect of a key.
 enum Next {
     Stay,
     Quit,
     Go(Box<Page>),
 }
 
-fn press(key: KeyEvent, page: &mut Page, settings: &mut Settings) -> Result<Next> {
+fn handle_key(key: KeyEvent, page: &mut Page, settings: &mut Settings) -> Result<Next> {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     if settings.help && key.code != KeyCode::Char('q') {
         settings.help = false;
@@ -205,12 +207,12 @@ fn press(key: KeyEvent, page: &mut Page, settings: &mut Settings) -> Result<Next
         KeyCode::Char('l') | KeyCode::Backspace if !matches!(page, Page::Choose { .. }) => {
             return Ok(Next::Go(Box::new(Page::choose()?)));
         }
-        code => return arrow(code, page, settings),
+        code => return handle_arrow(code, page, settings),
     }
     Ok(Next::Stay)
 }
 
-fn arrow(code: KeyCode, page: &mut Page, settings: &mut Settings) -> Result<Next> {
+fn handle_arrow(code: KeyCode, page: &mut Page, settings: &mut Settings) -> Result<Next> {
     let Page::Choose {
         peers,
         selected,

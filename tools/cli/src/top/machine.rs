@@ -77,7 +77,7 @@ fn parse(json: String) -> Result<Machine> {
     Ok(machine)
 }
 
-/// `<` marks left-aligned columns.
+/// Columns of the table of CPUs; `<` marks left-aligned columns.
 pub(super) const CPU_COLUMNS: [&str; 6] = [
     "CPU",
     "switches/s",
@@ -86,11 +86,12 @@ pub(super) const CPU_COLUMNS: [&str; 6] = [
     "<levels",
     "<runs",
 ];
+/// Columns of the table of vCPUs.
 pub(super) const VCPU_COLUMNS: [&str; 9] = [
     "PID", "user", "ceiling", "CPU", "running", "band", "wins", "<levels", "<command",
 ];
 
-fn some(level: Option<u8>) -> String {
+fn level_or_dash(level: Option<u8>) -> String {
     level.map_or_else(|| "–".into(), |level| level.to_string())
 }
 
@@ -111,7 +112,7 @@ impl Machine {
                 cpu.cpu.to_string(),
                 rate(self.switches_per_s(before, cpu.cpu)),
                 cpu.contenders.to_string(),
-                some(cpu.level),
+                level_or_dash(cpu.level),
                 levels(cpu.bitmap),
                 self.winner(cpu),
             ]
@@ -127,7 +128,7 @@ impl Machine {
                     process.uid.to_string(),
                     process.ceiling.to_string(),
                     vcpu.cpu.to_string(),
-                    some(vcpu.running),
+                    level_or_dash(vcpu.running),
                     band(vcpu),
                     vcpu.wins.to_string(),
                     levels(vcpu.bitmap),
@@ -174,7 +175,7 @@ impl Machine {
     }
 }
 
-/// Formats the tables for people.
+/// Formats the census as text with tables.
 pub(super) fn text(machine: &Machine, before: Option<&Machine>) -> String {
     let mut text = format!(
         "upshift daemon {}, up {}: {}\n{} registrations so far, {} refused, {} ejected; levels runnable: {}\n\n",

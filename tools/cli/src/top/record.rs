@@ -12,7 +12,7 @@ use super::attach::Peer;
 
 /// Interval of keep-alive requests, which are needed because the process drops a viewer that is
 /// silent for a minute.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy)]
 enum Form {
@@ -35,9 +35,9 @@ pub(super) fn record(peer: &mut Peer, file: &Path, interval: Duration) -> Result
     let out = File::create(file).with_context(failed)?;
     let timeline = timeline(peer, interval)?;
     write(&timeline, form, out).with_context(failed)?;
-    let mut shown = io::stdout().lock();
+    let mut stdout = io::stdout().lock();
     writeln!(
-        shown,
+        stdout,
         "{}: {} events in {:.3} s on {} vCPUs{}",
         file.display(),
         timeline.events.len(),
@@ -45,7 +45,7 @@ pub(super) fn record(peer: &mut Peer, file: &Path, interval: Duration) -> Result
         timeline.vcpus,
         match timeline.lost {
             0 => String::new(),
-            lost => format!("; the {lost} before them are lost: only the end was recorded"),
+            lost => format!("; the {lost} events before them are lost: only the end was recorded"),
         }
     )
     .context("cannot print")
@@ -60,8 +60,8 @@ pub(super) fn timeline(peer: &mut Peer, interval: Duration) -> Result<Timeline> 
         if left.is_zero() {
             break;
         }
-        std::thread::sleep(left.min(PROGRESS_INTERVAL));
-        if left > PROGRESS_INTERVAL {
+        std::thread::sleep(left.min(KEEP_ALIVE_INTERVAL));
+        if left > KEEP_ALIVE_INTERVAL {
             peer.fetch()?;
         }
     }

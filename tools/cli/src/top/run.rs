@@ -10,6 +10,7 @@ use super::attach::{self, Peer};
 use super::figures::{self, Frame};
 use super::{live, machine, plain, record};
 
+/// Minimum time between two updates.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn top(args: &TopArgs) -> Result<()> {

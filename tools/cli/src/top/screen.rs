@@ -16,6 +16,7 @@ use ratatui::crossterm::terminal::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+/// The terminal, while this command draws on it.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
     /// Set by SIGTERM, SIGHUP and SIGINT.

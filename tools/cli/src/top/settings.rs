@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// Order of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Level,
@@ -20,8 +21,8 @@ impl Sort {
         }
     }
 
-    /// Returns the column of the sort order.
-    pub(super) fn word(self) -> &'static str {
+    /// Returns the name of the column by which the levels are sorted.
+    pub(super) fn column(self) -> &'static str {
         match self {
             Sort::Level => "level",
             Sort::Cpu => "CPU",

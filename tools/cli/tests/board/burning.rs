@@ -4,15 +4,15 @@ use upshift_elevate::sys::process_time;
 
 use super::*;
 
-/// Total CPU time of both processes, in ns, after which they are compared.
-const TOTAL: u64 = 1_500_000_000;
+/// Total CPU time of both processes after which their shares are compared.
+const TOTAL_NS: u64 = 1_500_000_000;
 
 /// Time limit, long because a busy machine gives the processes only a small part of the CPU.
-const LONGEST: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs two burning processes of levels 2 and 40 on CPU 0, and returns the CPU time of each while
 /// both are registered. Other programs prolong the run, and change neither total nor order.
-fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
+fn cpu_times_of_two_burners(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     let socket = socket(test);
     let _daemon = daemon(&socket, daemon_args);
     let both = ["40", "2"].map(|level| {
@@ -21,25 +21,26 @@ fn two_burn(test: &str, daemon_args: &[&str]) -> [u64; 2] {
     });
     wait_for(&socket, 2);
     let used = || {
-        let of = |running: &Running| process_time(running.child.id() as i32).unwrap();
-        both.each_ref().map(of)
+        let cpu_time = |running: &Running| process_time(running.child.id() as i32).unwrap();
+        both.each_ref().map(cpu_time)
     };
     let (before, began) = (used(), Instant::now());
     loop {
         let now = used();
-        let [other, urgent] = [0, 1].map(|at| now[at] - before[at]);
+        let [other, urgent] = [0, 1].map(|index| now[index] - before[index]);
         // The less urgent process eventually runs, too.
-        if urgent + other >= TOTAL && other > 0 {
+        if urgent + other >= TOTAL_NS && other > 0 {
             return [urgent, other];
         }
-        assert!(began.elapsed() < LONGEST, "ns of CPU: {urgent}, {other}");
+        assert!(began.elapsed() < TIME_LIMIT, "ns of CPU: {urgent}, {other}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Checks that the more urgent process gets at least two thirds; equal parts would give it half.
+/// Checks that the more urgent process gets more than two thirds of the CPU time. With equal
+/// parts it would get half.
 fn assert_the_more_urgent_gets_twice_as_much(test: &str, daemon_args: &[&str]) {
-    let [urgent, other] = two_burn(test, daemon_args);
+    let [urgent, other] = cpu_times_of_two_burners(test, daemon_args);
     println!("urgent {urgent}, other {other} ns of CPU");
     assert!(urgent > 2 * other, "ns of CPU: {urgent}, {other}");
 }

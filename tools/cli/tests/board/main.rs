@@ -11,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
+/// Time limit of each wait.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A child that is killed when the test ends early.
@@ -132,7 +133,7 @@ fn server(socket: &Path) -> (Running, String) {
     (server, address.to_owned())
 }
 
-fn is_answered(socket: &Path, address: &str) {
+fn assert_is_answered(socket: &Path, address: &str) {
     let load = ["load", "spin", "--connect", address, "--connections", "2"];
     let time = ["--warmup", "50ms", "--duration", "200ms", "--rate", "100"];
     let output = upshift(socket, &[load, time].concat());
@@ -157,7 +158,7 @@ fn a_server_joins_serves_and_leaves() {
     wait_for(&socket, 1);
     let process = &registered(&socket)[0];
     assert_eq!(process["pid"], server.child.id());
-    is_answered(&socket, &address);
+    assert_is_answered(&socket, &address);
     server.signal("TERM");
     server.end();
     wait_for(&socket, 0);
@@ -173,10 +174,10 @@ fn a_server_continues_when_the_daemon_is_killed_and_joins_the_next() {
     wait_for(&socket, 1);
     first.signal("KILL");
     first.end();
-    is_answered(&socket, &address);
+    assert_is_answered(&socket, &address);
     let _second = daemon(&socket, &[]);
     wait_for(&socket, 1);
-    is_answered(&socket, &address);
+    assert_is_answered(&socket, &address);
     server.signal("TERM");
     server.end();
 }
@@ -187,7 +188,7 @@ fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
     let mut daemon = Some(self::daemon(&socket, &[]));
     let (server, _) = server(&socket);
     wait_for(&socket, 1);
-    let mut took = Vec::new();
+    let mut delays_ms = Vec::new();
     for _ in 0..5 {
         let former = daemon.take().unwrap();
         former.signal("TERM");
@@ -197,12 +198,15 @@ fn a_restarted_daemon_has_its_clients_back_within_100_ms() {
         let output = upshift(&socket, &["daemon", "--status"]);
         let census: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let ms = |value: &serde_json::Value| value.as_f64().unwrap();
-        took.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
+        delays_ms.push(ms(&census["uptime_ms"]) - ms(&census["processes"][0]["joined_ms"]));
     }
-    println!("ms from the daemon's start until its client is back: {took:?}");
+    println!("ms from the daemon's start until its client is back: {delays_ms:?}");
     // Clients look for a daemon every 50 ms. At least one restart should happen while no other
     // program delays it.
-    assert!(took.iter().any(|&ms| ms < 100.0), "{took:?}");
+    assert!(
+        delays_ms.iter().any(|&ms| ms < 100.0),
+        "delays in ms: {delays_ms:?}"
+    );
     server.signal("TERM");
     server.end();
 }
@@ -233,8 +237,9 @@ fn a_daemon_and_its_guardian_lock_their_memory() {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
             .unwrap()
             .flatten();
-        let of = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("children"));
-        let all: Vec<String> = tasks.filter_map(|entry| of(entry).ok()).collect();
+        let read_children =
+            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
+        let all: Vec<String> = tasks.filter_map(|task| read_children(task).ok()).collect();
         let all = all.join(" ");
         let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
         pids.collect::<Vec<u32>>()
@@ -317,12 +322,12 @@ fn the_doctor_reports_features_and_finds_the_daemon() {
         let output = upshift(&path, &["doctor", "--json"]);
         let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let all = all.as_array().unwrap().clone();
-        let of = |what: &str| {
-            let found = all.iter().find(|it| it["what"] == what).unwrap();
+        let health_of = |feature: &str| {
+            let found = all.iter().find(|it| it["what"] == feature).unwrap();
             found["health"].as_str().unwrap().to_string()
         };
-        assert_eq!(output.status.success(), of("io_uring") != "no");
-        of("daemon")
+        assert_eq!(output.status.success(), health_of("io_uring") != "no");
+        health_of("daemon")
     };
     assert_eq!(doctor(), "note");
     let daemon = daemon(&path, &["--cooperative"]);
@@ -383,7 +388,7 @@ fn an_incomplete_configuration_is_not_applied() {
         census["processes"][0]["ceiling"].as_u64().unwrap()
     };
     assert_eq!(ceiling(), 20);
-    let reaches = |expected: u64| {
+    let ceilings_until = |expected: u64| {
         let (deadline, mut seen) = (Instant::now() + TIMEOUT, vec![ceiling()]);
         while seen.last() != Some(&expected) {
             assert!(Instant::now() < deadline, "{seen:?}");
@@ -392,19 +397,21 @@ fn an_incomplete_configuration_is_not_applied() {
         }
         seen
     };
-    // First an empty file, as a full disk or an editor leaves it; then the new content, in time.
+    // The file is first empty, as a full disk or an editor leaves it, and then gets the new content
+    // in time.
     std::fs::write(&file, "").unwrap();
     daemon.signal("HUP");
     std::thread::sleep(Duration::from_millis(500));
     std::fs::write(&file, rule(21)).unwrap();
     daemon.signal("HUP");
-    let seen = reaches(21);
+    let seen = ceilings_until(21);
     assert!(
         seen.iter().all(|level| [20, 21].contains(level)),
         "{seen:?}"
     );
-    // Written piece by piece. The writer may be delayed for longer than a daemon can wait.
-    let is_whole = |ceiling: u8| {
+    // The file is written piece by piece. The writer may be delayed for longer than a daemon can
+    // wait, so only one attempt must succeed.
+    let is_applied_whole = |ceiling: u8| {
         let text = format!(
             "ceiling = 3\n{}{}",
             "# a rule follows\n".repeat(20),
@@ -417,11 +424,11 @@ fn an_incomplete_configuration_is_not_applied() {
             writeln!(pieces, "{line}").unwrap();
             std::thread::sleep(Duration::from_millis(10));
         }
-        let seen = reaches(ceiling.into());
+        let seen = ceilings_until(ceiling.into());
         println!("{seen:?}");
         !seen.contains(&3)
     };
-    assert!((22..26).any(is_whole));
+    assert!((22..26).any(is_applied_whole));
     daemon.signal("TERM");
     daemon.end();
 }
@@ -452,7 +459,8 @@ fn a_configuration_is_checked_without_a_daemon() {
         !has_systemd,
         "{output_text}"
     );
-    // The processes that each rule currently matches; each counts for its first rule.
+    // The check lists the processes that each rule currently matches. A process counts only for
+    // the first rule that matches it.
     let name = format!("upc-{}", std::process::id());
     let program = socket.with_file_name(&name);
     // A separate process makes the copy. A child that another test forks from this process could

@@ -4,7 +4,7 @@
 use super::*;
 
 /// Starts a preemptible server at `level`, on CPU 0.
-fn preemptible(socket: &Path, level: &str) -> (Running, String) {
+fn preemptible_server(socket: &Path, level: &str) -> (Running, String) {
     let address = format!("127.0.0.1:0@{level}");
     let args = ["spin-server", "--listen", &address, "--pin", "0"];
     let more = ["--preempt", "on", "--board", "required"];
@@ -50,7 +50,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
         eprintln!("skipped: the daemon may not use SCHED_FIFO here");
         return;
     }
-    let (server, address) = preemptible(&socket, "2");
+    let (server, address) = preemptible_server(&socket, "2");
     let pid = server.child.id();
     let args = ["burn", "--pin", "0", "--level", "40"];
     let more = ["--duration", "10s", "--board", "required"];
@@ -77,15 +77,15 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
             .into_iter()
             .map(|(role, tid)| (role, policy(tid)))
             .collect();
-        let of = |role: &str| {
-            let all = seen.iter().filter(|(its, _)| its == role);
+        let policies_of = |role: &str| {
+            let all = seen.iter().filter(|(other_role, _)| other_role == role);
             all.map(|(_, policy)| policy.filter(|policy| policy.0 == FIFO))
                 .collect::<Vec<_>>()
         };
-        let (workers, watchers) = (of("worker"), of("dispatcher"));
-        let lowest = watchers.iter().flatten().map(|policy| policy.1).min();
+        let (workers, dispatchers) = (policies_of("worker"), policies_of("dispatcher"));
+        let lowest = dispatchers.iter().flatten().map(|policy| policy.1).min();
         if workers.len() > 2
-            && workers.iter().chain(&watchers).all(Option::is_some)
+            && workers.iter().chain(&dispatchers).all(Option::is_some)
             && workers
                 .iter()
                 .flatten()
@@ -110,7 +110,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
         assert!(Instant::now() < deadline, "a thread is still elevated");
         std::thread::sleep(Duration::from_millis(20));
     }
-    is_answered(&socket, &address);
+    assert_is_answered(&socket, &address);
     server.signal("TERM");
     server.end();
     daemon.signal("TERM");
@@ -121,7 +121,7 @@ fn threads_of_a_preemptible_server_are_elevated_together_and_demoted_again() {
 fn a_preemptible_server_yields_to_a_more_urgent_process() {
     let socket = socket("yields");
     let _daemon = daemon(&socket, &["--cooperative"]);
-    let (server, address) = preemptible(&socket, "40");
+    let (server, address) = preemptible_server(&socket, "40");
     // The load exceeds what the CPU can serve, for long enough.
     let load = ["load", "spin", "--connect", &address, "--connections", "4"];
     let time = ["--rate", "300", "--short", "10ms", "--level", "40"];
@@ -137,6 +137,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
         let field = |number: usize| fields.split(' ').nth(number - 3).unwrap();
         field(14).parse::<u64>().unwrap() + field(15).parse::<u64>().unwrap()
     };
+    // `Running` needs a pipe to read from; the output of the flood itself is discarded.
     let mut flood = Running {
         child: flood,
         output: BufReader::new(
@@ -160,10 +161,10 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
         let (before, mut text) = (ticks(), String::new());
         burning.output.read_line(&mut text).unwrap();
         // A tick is a hundredth of a second.
-        let others = (ticks() - before) as f64 / 100.0;
+        let other_seconds = (ticks() - before) as f64 / 100.0;
         let burnt: serde_json::Value = serde_json::from_str(text.trim()).expect(&text);
         burning.end();
-        seen.push((burnt["work"].as_f64().unwrap(), others));
+        seen.push((burnt["work"].as_f64().unwrap(), other_seconds));
     }
     assert!(
         flood.child.try_wait().unwrap().is_none(),
@@ -171,7 +172,7 @@ fn a_preemptible_server_yields_to_a_more_urgent_process() {
     );
     let _ = flood.child.kill();
     assert!(seen.last().is_some_and(yields), "seconds of work: {seen:?}");
-    is_answered(&socket, &address);
+    assert_is_answered(&socket, &address);
     server.signal("TERM");
     server.end();
 }

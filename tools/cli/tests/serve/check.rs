@@ -30,8 +30,8 @@ fn a_valid_configuration_is_reported_with_one_warning_per_line() {
 #[test]
 fn each_fault_has_a_line() {
     let folder = Folder::new();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     let text = format!(
         "listen = \"{address}\"\nroot = \"none\"\ntls = {{ certificate = \"c\", key = \"k\" }}\n"
     );

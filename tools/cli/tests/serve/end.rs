@@ -14,8 +14,8 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
     let server = Server::start(&folder, &patient);
     let address = server.address();
     // This client has sent only a part of a request head.
-    let begun = TcpStream::connect(address).unwrap();
-    begun.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let unfinished = TcpStream::connect(address).unwrap();
+    unfinished.set_read_timeout(Some(TIMEOUT)).unwrap();
     let slow: Vec<_> = (0..4).map(|_| server.send("/matrix?n=400", "")).collect();
     // The test waits until all requests are accepted, because an unaccepted request is not in
     // progress.
@@ -38,7 +38,7 @@ fn after_sigterm_current_requests_are_answered_new_connections_refused_and_the_s
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("\"n\":400"), "{answer}");
     }
-    let _ = begun.shutdown(Shutdown::Write);
+    let _ = unfinished.shutdown(Shutdown::Write);
     let (status, _) = server.end();
     assert_eq!(status, Some(0));
     let stderr_text = folder.read("stderr");
@@ -120,8 +120,8 @@ fn a_second_sigterm_ends_the_server_at_once() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     // An unfinished request head keeps the drain waiting.
-    let mut begun = TcpStream::connect(server.address()).unwrap();
-    begun.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    let mut unfinished = TcpStream::connect(server.address()).unwrap();
+    unfinished.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     wait_until("the connection", || {
         server
             .get("/metrics", "")

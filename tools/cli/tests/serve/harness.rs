@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_upshift");
 
+/// Time limit of each wait.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A temporary folder, which is removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -66,6 +68,7 @@ pub(crate) fn output(folder: &Folder, args: &[&str]) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Runs a command that must fail without output; returns its standard error.
 pub(crate) fn error(folder: &Folder, args: &[&str]) -> String {
     let output = output(folder, args);
     let stderr_text = String::from_utf8(output.stderr).unwrap();
@@ -167,10 +170,10 @@ pub(crate) fn read_all(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(event: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what} does not come");
+        assert!(Instant::now() < deadline, "{event} does not happen");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -78,7 +78,8 @@ fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
         overload();
     }
     let last = resident(&server);
-    // Each connection has one request in progress, which holds 64 KiB.
+    // Each of the 300 connections has one request in progress, which holds 64 KiB: 19 MiB
+    // together. The rest of the bound is a margin for the allocator.
     assert!(last < first + 32, "{first} MiB, then {last} MiB");
 }
 
@@ -89,8 +90,8 @@ fn clients_that_read_nothing_cost_little_memory_and_none_after_their_end() {
     let folder = Folder::new();
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
     big.set_len(256 << 20).unwrap();
-    // One arena, because free memory of one thread's arena is not used for another thread, so the
-    // number of arenas would decide how much is resident.
+    // The server has one arena, because free memory in the arena of one thread is not used for
+    // another thread. With several arenas, their number would decide how much is resident.
     let mut command = command(&folder, &["--listen", "127.0.0.1:0", "--vcpus", "1"]);
     command.env("MALLOC_ARENA_MAX", "1").stderr(Stdio::null());
     let server = Server::launch(&mut command).unwrap();
@@ -102,17 +103,18 @@ fn clients_that_read_nothing_cost_little_memory_and_none_after_their_end() {
             // The response has begun.
             assert_eq!(reader.peek(&mut [0]).unwrap(), 1);
         }
-        // Each reader may cost a piece of 64 KiB, and buffers for the head. Without limits hyper
-        // would buffer several times that. Memory that the readers before kept would add up.
-        let mut most = 0;
+        // Each reader may cost a piece of 64 KiB, and buffers for the head; the bound leaves a
+        // margin. Without limits hyper would buffer several times that. Memory that earlier readers
+        // kept would add up.
+        let mut max_mib = 0;
         for _ in 0..5 {
             std::thread::sleep(Duration::from_millis(50));
-            most = resident(&server).max(most);
+            max_mib = resident(&server).max(max_mib);
         }
-        let each = (most - before) * 1024 / READERS;
-        assert!(each < 200, "{each} KiB for each reader");
+        let kib_per_reader = (max_mib - before) * 1024 / READERS;
+        assert!(kib_per_reader < 200, "{kib_per_reader} KiB for each reader");
         drop(readers);
-        // The connection that asks is open, too.
+        // The connection of this request is open, too.
         wait_until("the end of the connections", || {
             metric(&server, "upshift_connections_open") <= 1
         });
@@ -159,6 +161,8 @@ fn connections_leave_descriptors_for_the_files_of_open_connections() {
             }
         }
     }
+    // The server has 100 descriptors, so at least 50 of the 150 connections are closed. Beside its
+    // own descriptors it must have at least ten connections.
     assert!(
         served >= 10 && closed >= 50,
         "{served} served, {closed} closed"
@@ -206,10 +210,10 @@ fn a_burst_of_connections_takes_no_descriptor_from_open_connections() {
         }
     };
     ask_all();
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 let burst: Vec<_> = (0..400).map(|_| connect()).collect();
                 drop(burst);
             }
@@ -217,7 +221,7 @@ fn a_burst_of_connections_takes_no_descriptor_from_open_connections() {
         for _ in 0..200 {
             ask_all();
         }
-        over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
     });
     let stderr_text = folder.read("stderr");
     assert!(
@@ -246,13 +250,13 @@ fn a_log_that_may_not_grow_loses_lines_and_nothing_else() {
 fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--max-wait", "100ms"]);
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     let client = || {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let (mut answered, mut refused) = (0_u32, 0_u32);
         let mut answer = [0; 4096];
-        while !over.load(Ordering::Relaxed) {
+        while !is_over.load(Ordering::Relaxed) {
             // A short response arrives in one piece.
             let request = b"GET /matrix?n=32 HTTP/1.1\r\nhost: a\r\n\r\n";
             stream.write_all(request).unwrap();
@@ -274,7 +278,7 @@ fn a_server_that_has_no_cpu_for_a_while_refuses_nothing() {
             server.signal("CONT");
         }
         thread::sleep(Duration::from_millis(250));
-        over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
         let counts = clients.into_iter().map(|client| client.join().unwrap());
         counts.collect()
     });

@@ -19,7 +19,7 @@ fn ask(address: SocketAddr) -> String {
 #[test]
 fn a_port_without_an_address_is_served_on_ipv4_and_on_ipv6() {
     let folder = Folder::new();
-    let six = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+    let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
     for listen in [":0", "*:0"] {
         let log = format!("log{}", listen.len());
         let args = [
@@ -37,7 +37,7 @@ fn a_port_without_an_address_is_served_on_ipv4_and_on_ipv6() {
         let port = server.address().port();
         let answer = ask((Ipv4Addr::LOCALHOST, port).into());
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        if six {
+        if has_ipv6 {
             let answer = ask((Ipv6Addr::LOCALHOST, port).into());
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         } else {

@@ -1,4 +1,4 @@
-//! Checks that SIGHUP reloads the configuration, and what the logs contain.
+//! Checks that SIGHUP reloads the configuration, and checks the contents of the logs.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
@@ -112,11 +112,11 @@ fn a_closed_standard_error_does_not_end_the_server() {
         .current_dir(&folder.0)
         .stderr(Stdio::piped());
     let server = Server::launch(&mut limited).unwrap();
-    let gets = |path: &str, part: &str| {
+    let assert_contains = |path: &str, part: &str| {
         let answer = server.get(path, "");
         assert!(answer.contains(part), "{answer}");
     };
-    gets("/page.txt", "a page");
+    assert_contains("/page.txt", "a page");
     // There are more connections than the server has descriptors. It cannot accept them all, and
     // cannot report that either.
     let many: Vec<_> = (0..100)
@@ -124,8 +124,8 @@ fn a_closed_standard_error_does_not_end_the_server() {
         .collect();
     std::thread::sleep(Duration::from_millis(300));
     drop(many);
-    // While the closed connections are still open at the server, a new connection exceeds its
-    // limit.
+    // While the closed connections are still open at the server, a new connection exceeds the
+    // limit of the server.
     wait_until("a page", || {
         let mut answer = String::new();
         let read = server.send("/page.txt", "").read_to_string(&mut answer);
@@ -133,7 +133,7 @@ fn a_closed_standard_error_does_not_end_the_server() {
     });
     // The messages about a reload and about the end fail, too.
     server.signal("HUP");
-    gets("/page.txt", "a page");
+    assert_contains("/page.txt", "a page");
     server.signal("TERM");
     assert_eq!(server.end().0, Some(0));
 }

@@ -32,7 +32,7 @@ impl Site {
     }
 
     fn start(&self) -> Server {
-        // Descriptor 3, as from a service manager.
+        // The server gets the socket as descriptor 3, as from a service manager.
         let script = "export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<&0 0</dev/null";
         let mut command = Command::new("sh");
         let args = ["-c", script, "sh", PROGRAM, "serve", "--vcpus", "1"];
@@ -122,7 +122,7 @@ fn a_restart_loses_no_request_of_http1() {
     );
 }
 
-// Frame types and flags.
+// Types and flags of HTTP/2 frames.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -155,14 +155,14 @@ fn number(bytes: &[u8]) -> u32 {
 
 /// Observations of an HTTP/2 client.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observations {
     connections: usize,
     answered: u64,
     /// Requests that GOAWAY declared as not served; they are sent again on the next connection.
-    not_taken: u64,
+    unserved: u64,
 }
 
-impl Seen {
+impl Observations {
     /// Sends eight requests at a time on one connection, until `over` or until the server has
     /// announced its end and answered the accepted requests.
     fn converse(&mut self, address: SocketAddr, over: &AtomicBool) {
@@ -204,8 +204,8 @@ impl Seen {
                 HEADERS => assert_eq!((payload[0], open.contains(&id)), (0x88, true)),
                 DATA if !payload.is_empty() => {
                     assert_eq!(payload, b"here");
-                    let taken = u32::try_from(payload.len()).unwrap().to_be_bytes();
-                    out.extend(frame(WINDOW_UPDATE, 0, 0, &taken));
+                    let consumed = u32::try_from(payload.len()).unwrap().to_be_bytes();
+                    out.extend(frame(WINDOW_UPDATE, 0, 0, &consumed));
                 }
                 RST_STREAM => panic!("stream {id} was reset: {payload:?}"),
                 GOAWAY => {
@@ -223,7 +223,7 @@ impl Seen {
                         "{last_stream}, {next}"
                     );
                     last = last_stream;
-                    self.not_taken += open.split_off(&last.saturating_add(1)).len() as u64;
+                    self.unserved += open.split_off(&last.saturating_add(1)).len() as u64;
                 }
                 _ => {}
             }
@@ -235,12 +235,13 @@ impl Seen {
     }
 }
 
-/// A client in the test replaces h2load, which does not reconnect after GOAWAY.
+/// Restarts the server under clients of this test, because h2load does not reconnect after GOAWAY.
 #[test]
 fn a_restart_loses_no_request_of_http2() {
     let site = Site::new();
     let server = site.start();
     let over = AtomicBool::new(false);
+    /// Sets the flag on drop.
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -248,7 +249,7 @@ fn a_restart_loses_no_request_of_http2() {
         }
     }
     let client = || {
-        let mut seen = Seen::default();
+        let mut seen = Observations::default();
         while !over.load(Ordering::Relaxed) {
             seen.converse(site.address(), &over);
         }

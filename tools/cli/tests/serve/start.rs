@@ -20,8 +20,8 @@ fn without_arguments_the_current_folder_is_served_and_the_address_printed() {
         assert!(stderr_text.contains("--listen"), "{stderr_text}");
         return;
     };
-    let place = folder.0.canonicalize().unwrap();
-    let line = format!("serving {} on http://127.0.0.1:8080\n", place.display());
+    let root = folder.0.canonicalize().unwrap();
+    let line = format!("serving {} on http://127.0.0.1:8080\n", root.display());
     assert_eq!(server.announced, line);
     let answer = server.get("/page.txt", "");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -35,8 +35,8 @@ fn without_arguments_the_current_folder_is_served_and_the_address_printed() {
 #[test]
 fn a_port_that_is_taken_is_an_error_that_names_its_holder() {
     let folder = Folder::new();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
     let stderr_text = error(&folder, &["--listen", &address, "--vcpus", "1"]);
     for part in [
         &*address,

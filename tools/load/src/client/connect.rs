@@ -12,19 +12,20 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// Maximum number of connections that are being established at a time.
 const MAX_CONNECTING: usize = 64;
 
 /// Establishes a non-blocking stream for each of `groups`, which are indices of the plan's groups;
 /// `None` stands for a failure.
 ///
-/// `failed` is called for each failure, with the group and a message.
+/// `on_failure` is called for each failure, with the group and a message.
 pub(crate) fn establish(
     plan: &Plan,
     groups: &[usize],
-    mut failed: impl FnMut(usize, String),
+    mut on_failure: impl FnMut(usize, String),
 ) -> io::Result<Vec<Option<TcpStream>>> {
-    let of = |&group: &usize| (group, plan.groups[group].target);
-    let targets: Vec<(usize, SocketAddr)> = groups.iter().map(of).collect();
+    let target_of = |&group: &usize| (group, plan.groups[group].target);
+    let targets: Vec<(usize, SocketAddr)> = groups.iter().map(target_of).collect();
     // The rest of the process uses some descriptors.
     os::raise_open_files(targets.len() as u64 + 128)?;
 
@@ -32,7 +33,7 @@ pub(crate) fn establish(
     let mut streams: Vec<Option<TcpStream>> = targets.iter().map(|_| None).collect();
     let mut pending: BTreeMap<usize, Socket> = BTreeMap::new();
     let mut next = 0;
-    let mut moved = Instant::now();
+    let mut last_progress = Instant::now();
     while next < targets.len() || !pending.is_empty() {
         if plan
             .stop
@@ -48,32 +49,32 @@ pub(crate) fn establish(
                     epoll.add(&socket, next as u64, os::EDGE_TRIGGERED)?;
                     pending.insert(next, socket);
                 }
-                Err(error) => failed(group, connect_error(target, &error)),
+                Err(error) => on_failure(group, connect_error(target, &error)),
             }
             next += 1;
         }
         let n = epoll.wait(Duration::from_millis(20))?;
         for i in 0..n {
-            let place = epoll.ready(i).token as usize;
-            let Some(socket) = pending.remove(&place) else {
+            let index = epoll.ready(i).token as usize;
+            let Some(socket) = pending.remove(&index) else {
                 continue;
             };
-            moved = Instant::now();
-            let (group, target) = targets[place];
+            last_progress = Instant::now();
+            let (group, target) = targets[index];
             let refused = match socket.take_error() {
                 Ok(error) => error,
                 Err(error) => Some(error),
             };
             match refused {
-                None => streams[place] = Some(socket.into()),
-                Some(error) => failed(group, connect_error(target, &error)),
+                None => streams[index] = Some(socket.into()),
+                Some(error) => on_failure(group, connect_error(target, &error)),
             }
         }
-        if moved.elapsed() > plan.patience {
+        if last_progress.elapsed() > plan.patience {
             let rest = pending.keys().copied().chain(next..targets.len());
-            for (group, target) in rest.map(|place| targets[place]) {
+            for (group, target) in rest.map(|index| targets[index]) {
                 let seconds = plan.patience.as_secs_f64();
-                failed(
+                on_failure(
                     group,
                     format!("cannot connect to {target}: no answer for {seconds} s"),
                 );
@@ -133,7 +134,11 @@ mod tests {
         let plan = Plan::new(groups, Work::Matrix { n: 1 }, Duration::from_secs(1));
         let streams = establish(&plan, &[0, 1], |_, why| panic!("{why}")).unwrap();
         let local = |stream: &Option<TcpStream>| stream.as_ref()?.local_addr().ok();
-        let own: Vec<_> = streams.iter().filter_map(local).map(|at| at.ip()).collect();
-        assert_eq!(own, [IpAddr::V4(Ipv4Addr::LOCALHOST), source]);
+        let sources: Vec<_> = streams
+            .iter()
+            .filter_map(local)
+            .map(|address| address.ip())
+            .collect();
+        assert_eq!(sources, [IpAddr::V4(Ipv4Addr::LOCALHOST), source]);
     }
 }

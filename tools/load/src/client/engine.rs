@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::meter::{BUSY_POLL_TIME, MAX_BURST, MAX_SLEEP, Meter, PRIMING_TIMEOUT, nanos};
 use super::outcome::{GroupOutcome, Outcome};
 use super::plan::{Plan, Work};
-use super::reply::{self, Found, HeadMemo, Template};
+use super::reply::{self, HeadMemo, ReplyCounts, Template};
 use super::{OPEN_DEPTH, Pace};
 use crate::os::{self, ENDED, Epoll, Ready};
 use std::io::{self, Read};
@@ -30,7 +30,7 @@ const VARIANTS: usize = 8;
 /// The phase of a run: the requests that are made, and whether their replies count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Phase of one request per connection; only errors count.
+    /// The first request on each connection; only errors count.
     Priming,
     /// The load; only errors count.
     Warming,
@@ -44,6 +44,7 @@ enum Stage {
 
 struct Group {
     arrivals: Arrivals,
+    /// Maximum number of requests in flight on a connection.
     depth: usize,
     /// Index of the group's first connection.
     first: usize,
@@ -56,14 +57,18 @@ pub(crate) struct Engine<'p> {
     groups: Vec<Group>,
     /// Outcomes by class of each group, group by group.
     outcomes: Vec<GroupOutcome>,
+    /// Number of classes; 1 for work without classes.
     classes: usize,
     connections: Vec<Connection>,
-    /// Templates; the last one is for priming. Empty for spin requests.
+    /// Templates; for matrices the last one is for the first requests. Empty for spin requests.
     templates: Vec<Template>,
     memo: HeadMemo,
+    /// Buffer into which replies are read.
     scratch: Box<[u8]>,
+    /// Number of open connections.
     alive: usize,
-    /// Number of requests without a reply, except for the hog's.
+    /// Number of requests without a reply, except for the request of the hog, which occupies the
+    /// server during the run.
     waiting: usize,
     /// Earliest send time of all groups; `u64::MAX` in a closed loop.
     next_due: u64,
@@ -82,9 +87,9 @@ impl<'p> Engine<'p> {
     pub(crate) fn new(plan: &'p Plan) -> io::Result<Engine<'p>> {
         // Fail before connecting if the server cannot be measured.
         let meter = Meter::new(plan.stop.as_ref(), &plan.server_pids)?;
-        let (mut templates, per_group) = templates(plan);
+        let (mut templates, is_per_group) = templates(plan);
         let variants = templates.len().max(1);
-        templates.extend(priming(plan));
+        templates.extend(priming_template(plan));
         let mut outcomes = Vec::new();
         for group in &plan.groups {
             let labels: Vec<&String> = match &plan.classes[..] {
@@ -100,7 +105,7 @@ impl<'p> Engine<'p> {
         targets.extend(plan.hog.map(|_| 0));
         let classes = plan.classes.len().max(1);
         let streams = connect::establish(plan, &targets, |group, why| {
-            outcomes[group * classes].error(|| why);
+            outcomes[group * classes].record_error(|| why);
         })?;
         let epoll = Epoll::new(64)?;
         let mut connections: Vec<Connection> = Vec::with_capacity(streams.len());
@@ -113,12 +118,16 @@ impl<'p> Engine<'p> {
             });
             first += group.connections;
         }
-        for (at, (stream, group)) in streams.into_iter().zip(targets).enumerate() {
+        for (connection, (stream, group)) in streams.into_iter().zip(targets).enumerate() {
             if let Some(stream) = &stream {
-                epoll.add(stream, at as u64, os::EDGE_TRIGGERED)?;
+                epoll.add(stream, connection as u64, os::EDGE_TRIGGERED)?;
             }
-            let index = at - groups[group].first;
-            let template = if per_group { group } else { index % variants };
+            let index = connection - groups[group].first;
+            let template = if is_per_group {
+                group
+            } else {
+                index % variants
+            };
             connections.push(Connection::new(stream, group, template));
         }
         Ok(Engine {
@@ -165,35 +174,35 @@ impl<'p> Engine<'p> {
         }
         self.stage = Stage::Warming;
         self.send_due(begin);
-        for at in 0..self.connections.len() {
-            self.refill(at, begin);
-            self.send(at, begin);
+        for connection in 0..self.connections.len() {
+            self.refill(connection, begin);
+            self.send(connection, begin);
         }
-        let mut going = self.drive(from)?;
+        let mut is_running = self.drive(from)?;
 
         self.stage = Stage::Measuring;
-        let before = self.meter.used();
+        let before = self.meter.read_cpu();
         let from = self.meter.now();
-        going = going && self.drive(self.until)?;
-        while going && self.next_due < self.until {
+        is_running = is_running && self.drive(self.until)?;
+        while is_running && self.next_due < self.until {
             // Due requests that the client has not sent in time count, too.
             self.send_due(self.meter.now());
         }
         let to = self.meter.now();
-        let after = self.meter.used();
+        let after = self.meter.read_cpu();
         let elapsed = Duration::from_nanos(to - from);
         self.stage = Stage::Draining;
         self.next_due = u64::MAX;
-        if going {
+        if is_running {
             self.drive(to + nanos(self.plan.drain))?;
         }
         self.count_unanswered(elapsed);
         self.stage = Stage::Ending;
-        if going {
-            for at in 0..self.connections.len() {
-                self.waiting -= self.connections[at].outstanding();
-                self.connections[at].withdraw();
-                self.waiting += self.connections[at].outstanding();
+        if is_running {
+            for connection in 0..self.connections.len() {
+                self.waiting -= self.connections[connection].outstanding();
+                self.connections[connection].drop_unstarted();
+                self.waiting += self.connections[connection].outstanding();
             }
             self.drive(self.meter.now() + MAX_DRAIN)?;
         }
@@ -217,28 +226,30 @@ impl<'p> Engine<'p> {
     /// be measured.
     fn prime(&mut self) -> io::Result<()> {
         let begin = self.meter.now();
-        let shared = matches!(self.plan.work, Work::Matrix { .. });
+        let is_matrix = matches!(self.plan.work, Work::Matrix { .. });
         let level = self.plan.classes.iter().map(|c| c.level).min().unwrap_or(0);
-        let own: Vec<usize> = self.connections.iter().map(|c| c.template).collect();
-        for at in 0..self.connections.len() {
-            if self.connections[at].stream.is_some() {
-                if shared {
-                    self.connections[at].template = self.templates.len() - 1;
+        let load_templates: Vec<usize> = self.connections.iter().map(|c| c.template).collect();
+        for connection in 0..self.connections.len() {
+            if self.connections[connection].stream.is_some() {
+                if is_matrix {
+                    self.connections[connection].template = self.templates.len() - 1;
                 }
-                self.push(at, Request::uncounted(0, level));
-                self.send(at, begin);
+                self.push(connection, Request::uncounted(0, level));
+                self.send(connection, begin);
             }
         }
         self.drive(begin + 2 * PRIMING_TIMEOUT)?;
-        for (at, template) in own.into_iter().enumerate() {
-            if self.connections[at].outstanding() > 0 && !self.meter.is_stopped() {
-                self.fail(at, || "the first reply did not end in time".into());
+        for (connection, template) in load_templates.into_iter().enumerate() {
+            if self.connections[connection].outstanding() > 0 && !self.meter.is_stopped() {
+                self.fail(connection, || "the first reply did not end in time".into());
             }
-            self.connections[at].template = template;
+            self.connections[connection].template = template;
         }
         for (i, group) in self.plan.groups.iter().enumerate() {
-            let own = self.connections[self.groups[i].first..].iter();
-            let served = own.take(group.connections).filter(|c| c.stream.is_some());
+            let members = self.connections[self.groups[i].first..].iter();
+            let served = members
+                .take(group.connections)
+                .filter(|c| c.stream.is_some());
             let served = served.count();
             for outcome in &mut self.outcomes[i * self.classes..][..self.classes] {
                 outcome.connections = served;
@@ -251,15 +262,20 @@ impl<'p> Engine<'p> {
     /// does not wait for its reply.
     fn send_hog_request(&mut self) {
         if let Some(hog) = self.plan.hog {
-            let (at, now) = (self.connections.len() - 1, self.meter.now());
-            self.push(at, Request::uncounted(nanos(hog.service), hog.level));
-            self.send(at, now);
-            self.waiting -= self.connections[at].outstanding();
+            let (connection, now) = (self.connections.len() - 1, self.meter.now());
+            self.push(
+                connection,
+                Request::uncounted(nanos(hog.service), hog.level),
+            );
+            self.send(connection, now);
+            self.waiting -= self.connections[connection].outstanding();
         }
     }
 
-    fn is_hog(&self, at: usize) -> bool {
-        self.plan.hog.is_some() && self.stage != Stage::Priming && at + 1 == self.connections.len()
+    fn is_hog(&self, connection: usize) -> bool {
+        self.plan.hog.is_some()
+            && self.stage != Stage::Priming
+            && connection + 1 == self.connections.len()
     }
 
     /// Runs until `end`. Returns false if the run ended early, by `stop` or for lack of work.
@@ -274,19 +290,19 @@ impl<'p> Engine<'p> {
                 return Ok(false);
             }
             if now >= self.next_check {
-                let looks = self.connections.len().div_ceil(SILENCE_CHECK_BATCH).max(1);
-                self.next_check = now + SILENCE_CHECK_PERIOD / looks as u64;
+                let checks = self.connections.len().div_ceil(SILENCE_CHECK_BATCH).max(1);
+                self.next_check = now + SILENCE_CHECK_PERIOD / checks as u64;
                 self.check_silence(now);
             }
             if now >= self.next_due {
                 self.send_due(now);
             }
-            let free = self
+            let time_to_due = self
                 .next_due
                 .saturating_sub(now)
                 .saturating_sub(self.busy_poll_time);
-            let nap = MAX_SLEEP.min(end - now).min(free);
-            let n = self.epoll.wait(Duration::from_nanos(nap))?;
+            let sleep_time = MAX_SLEEP.min(end - now).min(time_to_due);
+            let n = self.epoll.wait(Duration::from_nanos(sleep_time))?;
             for i in 0..n {
                 let ready = self.epoll.ready(i);
                 let now = self.handle(ready);
@@ -308,11 +324,13 @@ impl<'p> Engine<'p> {
         let from = self.unchecked;
         let to = (from + SILENCE_CHECK_BATCH).min(self.connections.len());
         self.unchecked = to % self.connections.len().max(1);
-        for at in from..to {
-            let c = &self.connections[at];
+        for connection in from..to {
+            let c = &self.connections[connection];
             let is_silent = now.saturating_sub(c.since) > nanos(patience);
             if c.in_flight() > 0 && is_silent {
-                self.fail(at, || format!("no reply for {} s", patience.as_secs_f64()));
+                self.fail(connection, || {
+                    format!("no reply for {} s", patience.as_secs_f64())
+                });
             }
         }
     }
@@ -333,42 +351,42 @@ impl<'p> Engine<'p> {
                     break;
                 }
                 let (index, request) = arrivals.take(&self.plan.classes);
-                let at = *first + index;
-                let c = &mut self.connections[at];
+                let connection = *first + index;
+                let c = &mut self.connections[connection];
                 if c.stream.is_none() {
                     continue;
                 }
                 let is_free = c.is_free(*depth);
                 if self.stage == Stage::Measuring {
-                    let outcome = self.outcome_of(at, request.class);
+                    let outcome = self.outcome_of(connection, request.class);
                     if is_free {
                         outcome.send_lag.saturating_record((now - due).max(1));
                     } else {
                         outcome.delayed += 1;
                     }
                 }
-                self.push(at, request);
+                self.push(connection, request);
                 if is_free {
-                    self.send(at, now);
+                    self.send(connection, now);
                     now = now.max(self.meter.now());
                 }
             }
         }
     }
 
-    fn outcome_of(&mut self, at: usize, class: u16) -> &mut GroupOutcome {
-        &mut self.outcomes[self.connections[at].group * self.classes + usize::from(class)]
+    fn outcome_of(&mut self, connection: usize, class: u16) -> &mut GroupOutcome {
+        &mut self.outcomes[self.connections[connection].group * self.classes + usize::from(class)]
     }
 
-    fn push(&mut self, at: usize, request: Request) {
+    fn push(&mut self, connection: usize, request: Request) {
         self.waiting += 1;
-        self.connections[at].push(request);
+        self.connections[connection].push(request);
     }
 
     /// Adds the requests of a closed loop, as many as may be in flight.
-    fn refill(&mut self, at: usize, now: u64) {
+    fn refill(&mut self, connection: usize, now: u64) {
         let is_load = matches!(self.stage, Stage::Warming | Stage::Measuring);
-        let c = &self.connections[at];
+        let c = &self.connections[connection];
         let group = &mut self.groups[c.group];
         if !is_load || c.stream.is_none() || group.arrivals.is_open() {
             return;
@@ -376,34 +394,37 @@ impl<'p> Engine<'p> {
         for _ in c.outstanding()..group.depth {
             let request = group.arrivals.draw(now, &self.plan.classes);
             self.waiting += 1;
-            self.connections[at].push(request);
+            self.connections[connection].push(request);
         }
     }
 
-    /// Starts the due requests that have room, and writes the outstanding bytes.
-    fn send(&mut self, at: usize, now: u64) {
-        let c = &mut self.connections[at];
+    /// Starts waiting requests for which there is room, and writes the unsent bytes.
+    fn send(&mut self, connection: usize, now: u64) {
+        let c = &mut self.connections[connection];
         let template = self.templates.get(c.template);
         c.start(template, self.groups[c.group].depth, now);
         if let Err(error) = c.flush(template) {
-            self.on_closed(at, &format!("connection lost while sending: {error}"));
+            self.on_closed(
+                connection,
+                &format!("connection lost while sending: {error}"),
+            );
         }
     }
 
     /// Reads all that has arrived on a connection, then sends; returns a recent time.
     fn handle(&mut self, ready: Ready) -> u64 {
-        let at = ready.token as usize;
+        let connection = ready.token as usize;
         let mut now = 0;
         let ended = ready.flags & ENDED != 0;
         if ended || ready.flags & os::READABLE != 0 {
             // Reads until the socket is empty, because the edge will not be reported again.
-            while let Some(mut stream) = self.connections[at].stream.as_ref() {
+            while let Some(mut stream) = self.connections[connection].stream.as_ref() {
                 match stream.read(&mut self.scratch) {
-                    Ok(0) => self.on_closed(at, "the server closed the connection"),
+                    Ok(0) => self.on_closed(connection, "the server closed the connection"),
                     Ok(n) => {
                         now = self.meter.now();
-                        if let Err(why) = self.receive(at, n, now) {
-                            self.fail(at, || why);
+                        if let Err(why) = self.receive(connection, n, now) {
+                            self.fail(connection, || why);
                         }
                         if n < self.scratch.len() && !ended {
                             break;
@@ -411,25 +432,25 @@ impl<'p> Engine<'p> {
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => self.on_closed(at, &format!("connection lost: {error}")),
+                    Err(error) => self.on_closed(connection, &format!("connection lost: {error}")),
                 }
             }
         }
         if now == 0 {
             now = self.meter.now();
         }
-        if !self.is_hog(at) {
-            self.refill(at, now);
+        if !self.is_hog(connection) {
+            self.refill(connection, now);
         }
-        self.send(at, now);
+        self.send(connection, now);
         now
     }
 
     /// Processes the `n` bytes in the scratch buffer as the next bytes of a connection.
-    fn receive(&mut self, at: usize, n: usize, now: u64) -> Result<(), String> {
-        let is_hog = self.is_hog(at);
+    fn receive(&mut self, connection: usize, n: usize, now: u64) -> Result<(), String> {
+        let is_hog = self.is_hog(connection);
         let is_counted = matches!(self.stage, Stage::Measuring | Stage::Draining);
-        let c = &mut self.connections[at];
+        let c = &mut self.connections[connection];
         let outcomes = &mut self.outcomes[c.group * self.classes..][..self.classes];
         if is_counted {
             // The first of several classes on a connection counts the bytes.
@@ -437,27 +458,28 @@ impl<'p> Engine<'p> {
         }
         c.since = now;
         let mut data = &self.scratch[..n];
-        let found = match self.plan.work {
+        let counts = match self.plan.work {
             Work::Matrix { .. } => reply::matrix(&self.templates[c.template], &mut c.cursor, data)?,
             Work::Http { .. } => reply::http(&mut self.memo, &mut c.cursor, data)?,
             // Spin replies are counted below, frame by frame.
-            Work::Spin => Found {
+            Work::Spin => ReplyCounts {
                 complete: u64::MAX,
                 bad: 0,
             },
         };
-        for i in 0..found.complete {
+        for i in 0..counts.complete {
             let request = if matches!(self.plan.work, Work::Spin) {
                 let reply = c.frames.next(&mut data);
                 let Some(reply) = reply.map_err(|error| format!("wrong reply: {error}"))? else {
                     return Ok(());
                 };
-                c.take(&reply).ok_or_else(|| {
+                c.take_by_tag(&reply).ok_or_else(|| {
                     let tag = reply.tag;
                     format!("wrong reply: no unanswered request has its tag ({tag:#x})")
                 })?
             } else {
-                c.pop().ok_or("wrong reply: more replies than requests")?
+                c.take_oldest()
+                    .ok_or("wrong reply: more replies than requests")?
             };
             c.has_replied = true;
             self.waiting -= usize::from(!is_hog);
@@ -466,32 +488,32 @@ impl<'p> Engine<'p> {
             }
             let outcome = &mut outcomes[usize::from(request.class)];
             // It matters little which of several replies in one read were bad.
-            if i >= found.bad {
+            if i >= counts.bad {
                 outcome.requests += 1;
                 let latency = now.saturating_sub(request.intended).max(1);
                 outcome.latency.saturating_record(latency);
             } else {
                 let status = self.memo.status();
-                outcome.error(|| format!("status {status}: ask for a path that exists"));
+                outcome.record_error(|| format!("status {status}: ask for a path that exists"));
             }
         }
         Ok(())
     }
 
     /// Handles a connection that the server has closed.
-    fn on_closed(&mut self, at: usize, how: &str) {
-        let hint = if self.connections[at].has_replied {
+    fn on_closed(&mut self, connection: usize, how: &str) {
+        let hint = if self.connections[connection].has_replied {
             ""
         } else {
             " before its first reply: the server may have no room for so many (flags of `upshift serve`: --connections, --connections-per-peer)"
         };
-        self.fail(at, || format!("{how}{hint}"));
+        self.fail(connection, || format!("{how}{hint}"));
     }
 
     /// Closes a connection for good and counts the reason, once.
-    fn fail(&mut self, at: usize, why: impl FnOnce() -> String) {
-        let is_hog = self.is_hog(at);
-        let c = &mut self.connections[at];
+    fn fail(&mut self, connection: usize, why: impl FnOnce() -> String) {
+        let is_hog = self.is_hog(connection);
+        let c = &mut self.connections[connection];
         if c.stream.take().is_none() {
             return;
         }
@@ -502,11 +524,12 @@ impl<'p> Engine<'p> {
         c.clear();
         if self.stage != Stage::Ending {
             let target = self.plan.groups[c.group].target;
-            self.outcome_of(at, 0)
-                .error(|| format!("{target}: {}", why()));
+            self.outcome_of(connection, 0)
+                .record_error(|| format!("{target}: {}", why()));
         }
     }
 
+    /// Counts the requests without a reply, and sets the measured time.
     fn count_unanswered(&mut self, elapsed: Duration) {
         let now = self.meter.now();
         for outcome in &mut self.outcomes {
@@ -515,8 +538,8 @@ impl<'p> Engine<'p> {
         for c in &self.connections {
             let counted = c.unanswered().filter(|r| r.class != Request::UNCOUNTED);
             for request in counted {
-                let at = c.group * self.classes + usize::from(request.class);
-                let outcome = &mut self.outcomes[at];
+                let index = c.group * self.classes + usize::from(request.class);
+                let outcome = &mut self.outcomes[index];
                 outcome.unanswered += 1;
                 let age = Duration::from_nanos(now.saturating_sub(request.intended));
                 outcome.oldest_unanswered = outcome.oldest_unanswered.max(age);
@@ -525,6 +548,7 @@ impl<'p> Engine<'p> {
     }
 }
 
+/// Returns the maximum number of requests in flight on a connection.
 fn depth(plan: &Plan, pace: Pace) -> usize {
     match (&plan.work, pace) {
         (Work::Http { pipeline, .. }, _) => *pipeline,
@@ -539,24 +563,25 @@ fn depth(plan: &Plan, pace: Pace) -> usize {
 fn templates(plan: &Plan) -> (Vec<Template>, bool) {
     match &plan.work {
         Work::Http { pipeline, .. } => {
-            let of = |group: &super::Group| {
+            let new_template = |group: &super::Group| {
                 Template::new(&plan.work, 0, &group.target.to_string(), *pipeline)
             };
-            (plan.groups.iter().map(of).collect(), true)
+            (plan.groups.iter().map(new_template).collect(), true)
         }
         Work::Matrix { n } => {
             let variants = if *n <= 64 { VARIANTS } else { 1 };
             let depths = plan.groups.iter().map(|g| depth(plan, plan.pace_of(g)));
             let deepest = depths.max().unwrap_or(1);
-            let of = |variant| Template::new(&plan.work, variant, "", deepest);
-            ((0..variants as u64).map(of).collect(), false)
+            let new_template = |variant| Template::new(&plan.work, variant, "", deepest);
+            ((0..variants as u64).map(new_template).collect(), false)
         }
         Work::Spin => (Vec::new(), false),
     }
 }
 
-/// Creates a request for a matrix that costs the server little: of order 64 at most.
-fn priming(plan: &Plan) -> Option<Template> {
+/// Creates the template of the first request on each connection, with a matrix of order 64 at most,
+/// which costs the server little. `None` for other work.
+fn priming_template(plan: &Plan) -> Option<Template> {
     match plan.work {
         Work::Matrix { n } => Some(Template::new(&Work::Matrix { n: n.min(64) }, 0, "", 1)),
         _ => None,

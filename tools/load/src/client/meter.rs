@@ -14,17 +14,20 @@ pub(super) const MAX_SLEEP: u64 = 20_000_000;
 pub(super) const BUSY_POLL_TIME: u64 = 60_000;
 /// Longest wait for the first reply of a connection, in ns.
 pub(super) const PRIMING_TIMEOUT: u64 = 10_000_000_000;
-/// Number of requests that may be fired before replies are read again.
+/// Number of requests that may be sent before replies are read again.
 pub(super) const MAX_BURST: usize = 64;
 
+/// The clock of a run, the flag that ends it, and the processes of the server.
 pub(super) struct Meter {
     start: Instant,
     stop: Option<Arc<AtomicBool>>,
     servers: Vec<u32>,
 }
 
+/// CPU time of the server's processes and of the client so far.
 pub(super) struct CpuReading {
     servers: Option<Vec<Reading>>,
+    /// User and system time.
     client: (Duration, Duration),
 }
 
@@ -54,7 +57,7 @@ impl Meter {
     }
 
     /// Reads the CPU time of the server, if all its processes run, and of the calling thread.
-    pub(super) fn used(&self) -> CpuReading {
+    pub(super) fn read_cpu(&self) -> CpuReading {
         CpuReading {
             servers: self
                 .servers
@@ -83,6 +86,7 @@ impl CpuReading {
     }
 }
 
+/// Returns a duration in ns; a duration that is too long becomes one that cannot overflow a sum.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }

@@ -9,9 +9,9 @@
 //! |---|---|
 //! | `plan` | the load: groups, work, pace; checked before the run starts |
 //! | `outcome` | the results of a run |
-//! | `arrivals` | send times of the open loop, classes and service times |
+//! | `arrivals` | the requests: send times of an open loop, classes and service times |
 //! | `reply` | cutting and checking replies |
-//! | `connection` | one connection: requests without a reply, outstanding bytes |
+//! | `connection` | one connection: its queue of requests, unsent bytes |
 //! | `connect` | establishing connections, a few at a time |
 //! | `meter` | the clock of a run, CPU time, the request to end |
 //! | `engine` | the loop |

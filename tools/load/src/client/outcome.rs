@@ -154,7 +154,8 @@ impl GroupOutcome {
         self.oldest_unanswered = self.oldest_unanswered.max(other.oldest_unanswered);
     }
 
-    pub(crate) fn error(&mut self, why: impl FnOnce() -> String) {
+    /// Counts an error, and keeps the message of the first one.
+    pub(crate) fn record_error(&mut self, why: impl FnOnce() -> String) {
         self.errors += 1;
         if self.first_error.is_none() {
             self.first_error = Some(why());

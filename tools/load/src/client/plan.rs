@@ -272,7 +272,7 @@ impl Plan {
             _ => {}
         }
         self.problem_of_classes()
-            .or_else(|| self.groups.iter().find_map(|g| self.problem_of(g)))
+            .or_else(|| self.groups.iter().find_map(|g| self.problem_of_group(g)))
     }
 
     fn problem_of_classes(&self) -> Option<String> {
@@ -297,7 +297,7 @@ impl Plan {
             .then(|| format!("the shares of the classes must be 0 to 1 and add up to 1, not {sum}"))
     }
 
-    fn problem_of(&self, group: &Group) -> Option<String> {
+    fn problem_of_group(&self, group: &Group) -> Option<String> {
         let label = &group.label;
         if group.connections == 0 {
             return Some(format!("group {label}: give at least one connection"));

@@ -15,6 +15,7 @@ const MAX_HEAD: usize = 64 * 1024;
 pub(crate) struct Template {
     /// Copies of the request, one or more, so that several leave in one write.
     pub(crate) bytes: Vec<u8>,
+    /// Length of one copy, in bytes.
     pub(crate) len: usize,
     /// Whole reply to a matrix; empty for HTTP.
     expected: Vec<u8>,
@@ -63,14 +64,15 @@ pub(crate) struct Cursor {
     /// HTTP: first bytes of a head whose end has not arrived.
     head: Vec<u8>,
     /// HTTP: set if the current reply has a status other than 2xx.
-    bad: bool,
+    is_bad: bool,
 }
 
-/// Replies found in a piece of the stream.
+/// Numbers of replies that end in a piece of the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ReplyCounts {
+    /// Number of complete replies.
     pub(crate) complete: u64,
-    /// Number of these with a status other than 2xx.
+    /// Number of complete replies with a status other than 2xx.
     pub(crate) bad: u64,
 }
 
@@ -87,65 +89,73 @@ pub(crate) struct HeadMemo {
 
 #[derive(Clone, Copy, Default)]
 struct Head {
+    /// Length of the head, in bytes.
     len: usize,
+    /// Length of the body, in bytes.
     body: usize,
     status: u16,
 }
 
+/// Checks the next bytes of the replies of a matrix server, and counts the replies that end there.
 pub(crate) fn matrix(
     template: &Template,
     cursor: &mut Cursor,
     mut data: &[u8],
-) -> Result<Found, String> {
+) -> Result<ReplyCounts, String> {
     let expected = &template.expected[..];
-    let mut found = Found::default();
+    let mut counts = ReplyCounts::default();
     while !data.is_empty() {
         let rest = &expected[cursor.position..];
         let (now, later) = data.split_at(rest.len().min(data.len()));
         if now != &rest[..now.len()] {
-            let at = now.iter().zip(rest).take_while(|(a, b)| a == b).count() + cursor.position;
-            return Err(if at < matrix::HEADER {
+            let position =
+                now.iter().zip(rest).take_while(|(a, b)| a == b).count() + cursor.position;
+            return Err(if position < matrix::HEADER {
                 format!(
-                    "wrong reply: byte {at} of its length field is wrong; expected a length of {}",
+                    "wrong reply: byte {position} of its length field is wrong; expected a length of {}",
                     expected.len() - matrix::HEADER
                 )
             } else {
-                let at = at - matrix::HEADER;
-                format!("wrong reply: number {} of the product is wrong", at / 8)
+                let position = position - matrix::HEADER;
+                format!(
+                    "wrong reply: number {} of the product is wrong",
+                    position / 8
+                )
             });
         }
         cursor.position += now.len();
         if cursor.position == expected.len() {
             cursor.position = 0;
-            found.complete += 1;
+            counts.complete += 1;
         }
         data = later;
     }
-    Ok(found)
+    Ok(counts)
 }
 
+/// Parses the next bytes of the replies of an HTTP server, and counts the replies that end there.
 pub(crate) fn http(
     memo: &mut HeadMemo,
     cursor: &mut Cursor,
     mut data: &[u8],
-) -> Result<Found, String> {
-    let mut found = Found::default();
+) -> Result<ReplyCounts, String> {
+    let mut counts = ReplyCounts::default();
     loop {
         let body = cursor.position.min(data.len());
         data = &data[body..];
         if body > 0 {
             cursor.position -= body;
             if cursor.position == 0 {
-                found.end(cursor);
+                counts.count_reply(cursor);
             }
         }
         if data.is_empty() {
-            return Ok(found);
+            return Ok(counts);
         }
         let head = if cursor.head.is_empty() {
             let Some(head) = memo.parse(data)? else {
                 cursor.head.extend_from_slice(data);
-                return Ok(found);
+                return Ok(counts);
             };
             data = &data[head.len..];
             head
@@ -153,25 +163,26 @@ pub(crate) fn http(
             let before = cursor.head.len();
             cursor.head.extend_from_slice(data);
             let Some(head) = memo.parse(&cursor.head)? else {
-                return Ok(found);
+                return Ok(counts);
             };
             cursor.head.clear();
             // The head did not end in the saved part, so it ends in the new data.
             data = &data[head.len - before..];
             head
         };
-        cursor.bad = !(200..300).contains(&head.status);
+        cursor.is_bad = !(200..300).contains(&head.status);
         cursor.position = head.body;
         if head.body == 0 {
-            found.end(cursor);
+            counts.count_reply(cursor);
         }
     }
 }
 
-impl Found {
-    fn end(&mut self, cursor: &Cursor) {
+impl ReplyCounts {
+    /// Counts the reply that ends at the cursor.
+    fn count_reply(&mut self, cursor: &Cursor) {
         self.complete += 1;
-        self.bad += u64::from(cursor.bad);
+        self.bad += u64::from(cursor.is_bad);
     }
 }
 
@@ -252,8 +263,8 @@ mod tests {
             let mut stream = template.expected.repeat(2);
             stream[template.expected.len() + at] ^= 1;
             let error = matrix(&template, &mut Cursor::default(), &stream).unwrap_err();
-            let what = if at < 4 { "length" } else { "product" };
-            assert!(error.contains(what), "{error}");
+            let expected_part = if at < 4 { "length" } else { "product" };
+            assert!(error.contains(expected_part), "{error}");
         }
     }
 
@@ -265,11 +276,11 @@ mod tests {
         stream.extend_from_slice(b"HTTP/1.1 204 No Content\r\n\r\n");
         for size in 1..=stream.len() {
             let (mut cursor, mut memo) = (Cursor::default(), HeadMemo::default());
-            let mut sum = Found::default();
+            let mut sum = ReplyCounts::default();
             for piece in pieces(&stream, size) {
-                let found = http(&mut memo, &mut cursor, piece).unwrap();
-                sum.complete += found.complete;
-                sum.bad += found.bad;
+                let counts = http(&mut memo, &mut cursor, piece).unwrap();
+                sum.complete += counts.complete;
+                sum.bad += counts.bad;
             }
             assert_eq!((sum.complete, sum.bad), (5, 1), "pieces of {size}");
         }
@@ -277,13 +288,13 @@ mod tests {
 
     #[test]
     fn a_malformed_reply_is_an_error() {
-        for (stream, what) in [
+        for (stream, expected_part) in [
             (&b"SSH-2.0-OpenSSH\r\n"[..], "not HTTP"),
             (b"HTTP/1.1 200 OK\r\n\r\n", "Content-Length"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "usable"),
         ] {
             let error = http(&mut HeadMemo::default(), &mut Cursor::default(), stream);
-            assert!(error.unwrap_err().contains(what));
+            assert!(error.unwrap_err().contains(expected_part));
         }
         let endless = [&b"HTTP/1.1 200 OK\r\nA: "[..], &[b'a'; MAX_HEAD]].concat();
         let error = http(&mut HeadMemo::default(), &mut Cursor::default(), &endless);

@@ -8,6 +8,7 @@ use upshift_load::frames::Frames;
 use upshift_load::requests::Requests;
 use upshift_load::{Burner, spin};
 
+/// Starts a server that runs `converse` for each connection; returns its address.
 pub(crate) fn serve(
     converse: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static,
 ) -> SocketAddr {

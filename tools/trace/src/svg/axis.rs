@@ -1,9 +1,10 @@
 //! Computes the positions of instants on the time axis, and its round marks.
 
-/// Left end of the plot, in px, like [`RIGHT`].
+/// Left end of the plot, in px.
 pub(super) const LEFT: f64 = 230.0;
+/// Right end of the plot, in px.
 pub(super) const RIGHT: f64 = 1240.0;
-/// Approximate.
+/// Approximate number of marks.
 const MARKS: f64 = 10.0;
 
 /// An axis from 0 to a length in ns.
@@ -18,6 +19,7 @@ impl Axis {
         }
     }
 
+    /// Returns the horizontal position of an instant.
     pub(super) fn x(&self, at: u64) -> f64 {
         LEFT + (RIGHT - LEFT) * (at as f64 / self.length).min(1.0)
     }
@@ -41,12 +43,12 @@ impl Axis {
     }
 }
 
-/// Returns the unit for times of up to `most` ns, in ns, and its name.
-fn unit(most: f64) -> (f64, &'static str) {
-    match most {
-        most if most >= 2e9 => (1e9, "s"),
-        most if most >= 2e6 => (1e6, "ms"),
-        most if most >= 2e3 => (1e3, "µs"),
+/// Returns the unit for times of up to `max_ns` ns, in ns, and its name.
+fn unit(max_ns: f64) -> (f64, &'static str) {
+    match max_ns {
+        max_ns if max_ns >= 2e9 => (1e9, "s"),
+        max_ns if max_ns >= 2e6 => (1e6, "ms"),
+        max_ns if max_ns >= 2e3 => (1e3, "µs"),
         _ => (1.0, "ns"),
     }
 }

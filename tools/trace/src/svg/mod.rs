@@ -29,13 +29,18 @@ use axis::{Axis, LEFT, RIGHT, time};
 use row::{Row, Style};
 use text::{Anchor, Palette, label, tail};
 
-/// Largest number of single coroutines that are drawn. Those that ran longest are chosen.
+/// Largest number of single coroutines that are drawn. The coroutines that ran longest are
+/// chosen.
 pub const COROUTINES: usize = 16;
 /// Largest number of vCPUs that are drawn, starting with the first.
 const VCPUS: usize = 128;
+/// Width of the picture, in px.
 const WIDTH: f64 = RIGHT + 30.0;
+/// Height of the row of a vCPU, in px.
 const ROW: f64 = 24.0;
+/// Height of the row of a level or of a coroutine, in px.
 const THIN: f64 = 18.0;
+// Styles of texts, and fills of bars.
 const DARK: &str = "font-size:12px;fill:#1b1f24";
 const SOFT: &str = "font-size:11px;fill:#57606a";
 const HEAD: &str = "font-size:12px;font-weight:600;fill:#1b1f24";
@@ -87,7 +92,7 @@ impl Picture<'_> {
         )
     }
 
-    /// Returns the top of the plot.
+    /// Draws the title and the legend; returns the top of the plot.
     fn head(&self, out: &mut String) -> f64 {
         let timeline = self.timeline;
         let lost = match timeline.lost {
@@ -285,7 +290,11 @@ impl Picture<'_> {
                 for (from, to) in union(of_level.map(|span| (span.from, span.to)).collect()) {
                     for style in self.styles(level, state).into_iter().flatten() {
                         row.add(from, to, style, || {
-                            format!("level {level}: {}, {}", verb(state), stretch(from, to))
+                            format!(
+                                "level {level}: {}, {}",
+                                state_name(state),
+                                stretch(from, to)
+                            )
                         });
                     }
                 }
@@ -297,9 +306,9 @@ impl Picture<'_> {
     }
 
     fn coroutines(&self, out: &mut String, y: f64) -> f64 {
-        let mut ran: HashMap<CoroutineId, (u64, &Span)> = HashMap::new();
+        let mut run_times: HashMap<CoroutineId, (u64, &Span)> = HashMap::new();
         for span in &self.spans.states {
-            let (sum, first) = ran.entry(span.id).or_insert((0, span));
+            let (sum, first) = run_times.entry(span.id).or_insert((0, span));
             if span.from < first.from {
                 *first = span;
             }
@@ -307,12 +316,12 @@ impl Picture<'_> {
                 *sum += span.to - span.from;
             }
         }
-        if ran.is_empty() {
+        if run_times.is_empty() {
             return y;
         }
-        let all = ran.len();
-        let mut shown: Vec<(u64, &Span)> = ran.into_values().collect();
-        shown.sort_by_key(|(ran, first)| (std::cmp::Reverse(*ran), first.id));
+        let all = run_times.len();
+        let mut shown: Vec<(u64, &Span)> = run_times.into_values().collect();
+        shown.sort_by_key(|(run_time, first)| (std::cmp::Reverse(*run_time), first.id));
         shown.truncate(COROUTINES);
         shown.sort_by_key(|(_, first)| (first.level, first.from, first.id));
         let heading = if all > COROUTINES {
@@ -321,15 +330,15 @@ impl Picture<'_> {
             "coroutines: their states".to_owned()
         };
         let mut y = self.heading(out, y, &heading);
-        let mut of: HashMap<CoroutineId, Vec<&Span>> = HashMap::new();
+        let mut spans_by_id: HashMap<CoroutineId, Vec<&Span>> = HashMap::new();
         for span in &self.spans.states {
-            of.entry(span.id).or_default().push(span);
+            spans_by_id.entry(span.id).or_default().push(span);
         }
         for (_, first) in shown {
             let site = self.timeline.site_name(first.site);
             let name = format!("{} {}", first.id, tail(site, 28));
             label(out, LEFT - 10.0, y + 13.0, Anchor::End, SOFT, &name);
-            let mut spans = of.remove(&first.id).unwrap_or_default();
+            let mut spans = spans_by_id.remove(&first.id).unwrap_or_default();
             spans.sort_by_key(|span| span.from);
             let mut row = Row::new(out, &self.axis, y, THIN);
             for span in spans {
@@ -368,7 +377,7 @@ impl Picture<'_> {
             "coroutine {}, level {}, {} on vCPU {}, {}; spawned at {}",
             span.id,
             span.level,
-            verb(span.state),
+            state_name(span.state),
             span.vcpu,
             stretch(span.from, span.to),
             self.timeline.site_name(span.site)
@@ -397,7 +406,7 @@ const ARRIVAL: &str = "<path d=\"M0 -5L2.5 0H-2.5Z\" fill=\"#1b1f24\"/>";
 /// A tick above a row.
 const THEFT: &str = "<path d=\"M0 5L2.5 0H-2.5Z\" fill=\"#8250df\"/>";
 
-fn verb(state: State) -> &'static str {
+fn state_name(state: State) -> &'static str {
     match state {
         State::Created => "created",
         State::Ready => "ready",

@@ -10,9 +10,11 @@ use std::fmt::Write as _;
 use super::axis::Axis;
 use crate::markup::escape;
 
+/// Style of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Style<'a> {
     pub(super) fill: &'a str,
+    /// Opacity in per cent.
     pub(super) strength: u8,
     /// Space above and below the bar, in px.
     pub(super) inset: u8,
@@ -23,10 +25,12 @@ pub(super) struct Row<'a, 'b> {
     axis: &'a Axis,
     top: f64,
     height: f64,
+    /// Left end of the current column, which is one pixel wide.
     column: f64,
-    /// Covered share of the current column (a pixel), by style.
+    /// Covered share of the current column, by style.
     shares: Vec<(Style<'a>, f64)>,
-    /// Last bar of whole columns, drawn when it ends.
+    /// Left end, right end, style and strength of the last bar of whole columns, which is drawn
+    /// when it ends.
     last: Option<(f64, f64, Style<'a>, u8)>,
 }
 
@@ -76,12 +80,12 @@ impl<'a, 'b> Row<'a, 'b> {
 
     fn end_column(&mut self) {
         let covered: f64 = self.shares.iter().map(|(_, share)| share).sum();
-        let most = self
+        let main_style = self
             .shares
             .drain(..)
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map(|(style, _)| style);
-        let Some(style) = most else { return };
+        let Some(style) = main_style else { return };
         // The strength is rounded up to fifths, so that neighbours can merge and any activity stays
         // visible.
         let strength = ((covered * 5.0).ceil() * 20.0).clamp(20.0, 100.0) as u8;

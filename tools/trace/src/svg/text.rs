@@ -18,13 +18,13 @@ const COLOURS: [(u8, u8, u8); 8] = [
     (0x5b, 0x5f, 0xc7),
 ];
 
-/// Returns the last `most` characters of a text, after an ellipsis if there are more.
-pub(super) fn tail(text: &str, most: usize) -> String {
+/// Returns the last `max_len` characters of a text, after an ellipsis if there are more.
+pub(super) fn tail(text: &str, max_len: usize) -> String {
     let count = text.chars().count();
-    if count <= most {
+    if count <= max_len {
         return text.into();
     }
-    let rest: String = text.chars().skip(count - most + 1).collect();
+    let rest: String = text.chars().skip(count - max_len + 1).collect();
     format!("…{rest}")
 }
 
@@ -63,18 +63,21 @@ impl Palette {
         let levels = (0..LEVELS as u8).filter_map(|n| Level::new(n).ok());
         let levels: Vec<Level> = levels.filter(|level| used & level.bit() != 0).collect();
         let last = levels.len().saturating_sub(1).max(1) as f64;
-        let colours = (0..levels.len()).map(|n| at(n as f64 / last)).collect();
+        let colours = (0..levels.len())
+            .map(|n| colour_at(n as f64 / last))
+            .collect();
         Palette { levels, colours }
     }
 
     pub(super) fn colour(&self, level: Level) -> &str {
-        let known = self.levels.iter().position(|known| *known == level);
-        known.map_or("#888888", |n| &self.colours[n])
+        let index = self.levels.iter().position(|used| *used == level);
+        index.map_or("#888888", |n| &self.colours[n])
     }
 }
 
-fn at(place: f64) -> String {
-    let place = place * (COLOURS.len() - 1) as f64;
+/// Returns the colour at a position in the range of colours, 0 to 1.
+fn colour_at(position: f64) -> String {
+    let place = position * (COLOURS.len() - 1) as f64;
     let n = (place as usize).min(COLOURS.len() - 2);
     let (from, to, share) = (COLOURS[n], COLOURS[n + 1], place - n as f64);
     let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * share).round() as u8;

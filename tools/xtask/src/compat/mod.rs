@@ -45,8 +45,8 @@ pub(crate) enum Compat {
     },
 }
 
-pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
-    let done = match what {
+pub(crate) fn command(root: &Path, compat: &Compat) -> ExitCode {
+    let result = match compat {
         Compat::Tokio { files } => tokio::command(root, files),
         Compat::Programs { operations } => programs::command(root, operations),
         Compat::Service {
@@ -55,7 +55,7 @@ pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
             daemon,
         } => service::service(root, inside.as_deref(), driver.as_deref(), *daemon),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -64,14 +64,17 @@ pub(crate) fn command(root: &Path, what: &Compat) -> ExitCode {
     }
 }
 
+/// Runs tokio's published tests as a step of the suite.
 pub(crate) fn tokio_step(context: &Context<'_>) -> Verdict {
     tokio::step(context)
 }
 
+/// Builds the tests of [`tokio_step`].
 pub(crate) fn build_tokio(context: &Context<'_>) -> Result<(), String> {
     tokio::build_all(context.root, context.stop)
 }
 
+/// Runs the published crates as a step of the suite.
 pub(crate) fn programs_step(context: &Context<'_>) -> Verdict {
     programs::step(context)
 }

@@ -28,6 +28,7 @@ const OPERATIONS: [&str; 12] = [
     "opentelemetry",
 ];
 
+/// Time limit of one operation.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// Build profile of the programs: optimized where their times matter.
@@ -106,23 +107,23 @@ fn build(
 /// Starts servers, runs the chosen operations against them and writes the table to the log, or to
 /// standard output.
 fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> Result<(), String> {
-    let chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    let is_chosen = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut servers = Servers::start()?;
-    if chosen("lapin") && packages::RABBITMQ.is_installed() {
+    if is_chosen("lapin") && packages::RABBITMQ.is_installed() {
         servers.start_rabbitmq()?;
     }
-    let tell = |line: String| match log {
+    let write_line = |line: String| match log {
         Some(mut log) => writeln!(log, "{line}").map_err(|error| error.to_string()),
         None => writeln!(io::stdout(), "{line}").map_err(|error| error.to_string()),
     };
-    tell("| | alone | beside busy coroutines | tokio |\n|---|---|---|---|".to_owned())?;
+    write_line("| | alone | beside busy coroutines | tokio |\n|---|---|---|---|".to_owned())?;
     let mut failed = Vec::new();
     for name in OPERATIONS {
-        if !chosen(name) {
+        if !is_chosen(name) {
             continue;
         }
         if name == "lapin" && !packages::RABBITMQ.is_installed() {
-            tell(format!(
+            write_line(format!(
                 "| {name} | skipped: {} | | |",
                 packages::RABBITMQ.absence()
             ))?;
@@ -138,7 +139,7 @@ fn run_all(program: &Path, only: &[String], stop: &Stop, log: Option<&File>) -> 
         let ending = run(&mut command, Limits::within(LIMIT), log, stop)
             .map_err(|error| error.to_string())?;
         if let Err(reason) = ending.success() {
-            tell(format!("| {name} | {reason} | | |"))?;
+            write_line(format!("| {name} | {reason} | | |"))?;
             failed.push(name);
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Time limit of the start of a server, except for RabbitMQ.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Rules by which postgres and redis run before all ordinary programs, including the service's
 /// vCPUs.
@@ -19,7 +20,9 @@ pub(super) struct Servers {
     /// Child processes, each with the signal that ends the server.
     children: Vec<(Child, &'static str)>,
     folder: PathBuf,
+    /// Port of postgres.
     postgres: u16,
+    /// URL of redis.
     pub(super) redis: String,
     /// Ports of RabbitMQ and of the daemon through which its nodes find each other.
     rabbitmq: Option<[u16; 2]>,
@@ -40,7 +43,7 @@ impl Servers {
         let mut command = Command::new("redis-server");
         command.args(["--port", &redis.to_string(), "--bind", "127.0.0.1"]);
         command.args(["--save", "", "--dir"]).arg(&servers.folder);
-        servers.begin(command, || listens(redis), START_LIMIT, "-INT")?;
+        servers.begin(command, || is_listening(redis), START_LIMIT, "-INT")?;
         servers.redis = format!("redis://127.0.0.1:{redis}/");
         let data = servers.folder.join("postgres");
         let mut make = as_postgres(&servers.folder, "initdb")?;
@@ -63,14 +66,14 @@ impl Servers {
             "-D",
         ]);
         command.arg(&data);
-        servers.begin(command, || listens(postgres), START_LIMIT, "-INT")?;
+        servers.begin(command, || is_listening(postgres), START_LIMIT, "-INT")?;
         Ok(servers)
     }
 
     /// Starts a separate RabbitMQ node with a separate name daemon, reachable only from this
     /// machine.
     pub(super) fn start_rabbitmq(&mut self) -> Result<(), String> {
-        let (port, names) = (free_port()?, free_port()?);
+        let (port, name_daemon_port) = (free_port()?, free_port()?);
         let home = self.folder.join("rabbitmq");
         fs::create_dir_all(&home).map_err(|error| error.to_string())?;
         let program = Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server");
@@ -79,7 +82,7 @@ impl Servers {
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", &home)
-            .env("ERL_EPMD_PORT", names.to_string())
+            .env("ERL_EPMD_PORT", name_daemon_port.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_NODENAME", "upshift@localhost")
             .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
@@ -100,8 +103,8 @@ impl Servers {
         ] {
             command.env(name, home.join(file));
         }
-        self.rabbitmq = Some([port, names]);
-        self.begin(command, || listens(port), RABBITMQ_LIMIT, "-TERM")
+        self.rabbitmq = Some([port, name_daemon_port]);
+        self.begin(command, || is_listening(port), RABBITMQ_LIMIT, "-TERM")
     }
 
     pub(super) fn start_daemon(&mut self, upshift: &Path) -> Result<(), String> {
@@ -135,11 +138,11 @@ impl Servers {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.postgres)
     }
 
-    /// Starts a server and waits until `is_there` holds; `signal` makes the server end at once.
+    /// Starts a server and waits until `is_ready` holds; `signal` makes the server end at once.
     fn begin(
         &mut self,
         mut command: Command,
-        is_there: impl Fn() -> bool,
+        is_ready: impl Fn() -> bool,
         limit: Duration,
         signal: &'static str,
     ) -> Result<(), String> {
@@ -152,7 +155,7 @@ impl Servers {
         let child = child.map_err(|error| format!("{name}: {error}"))?;
         self.children.push((child, signal));
         let began = Instant::now();
-        while !is_there() {
+        while !is_ready() {
             if began.elapsed() > limit {
                 return Err(format!("{name} does not listen"));
             }
@@ -171,10 +174,11 @@ impl Drop for Servers {
                 .status();
             let _ = child.wait();
         }
-        if let Some([_, names]) = self.rabbitmq {
+        if let Some([_, name_daemon_port]) = self.rabbitmq {
             // The name daemon outlives its node.
             let mut end = Command::new("epmd");
-            end.arg("-kill").env("ERL_EPMD_PORT", names.to_string());
+            end.arg("-kill")
+                .env("ERL_EPMD_PORT", name_daemon_port.to_string());
             let _ = end.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
         let _ = fs::remove_dir_all(&self.folder);
@@ -182,7 +186,7 @@ impl Drop for Servers {
     }
 }
 
-fn listens(port: u16) -> bool {
+fn is_listening(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 

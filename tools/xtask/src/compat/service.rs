@@ -15,6 +15,7 @@ use crate::host;
 use crate::run::{Limits, Stop, run};
 use crate::setup;
 
+/// Time limit of one trial.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Builds the service, and tries it on both drivers and in a container. `only` restricts the trial
@@ -33,7 +34,7 @@ pub(super) fn service(
     if let Some(name) = inside {
         let servers = Servers::start()?;
         let mut trial = trial(&target, &servers, name, None);
-        return finish(&mut trial, Limits::within(LIMIT), &stop);
+        return run_to_end(&mut trial, Limits::within(LIMIT), &stop);
     }
     if daemon && !rustix::process::geteuid().is_root() {
         return Err("--daemon needs root: the daemon elevates postgres and redis".to_owned());
@@ -44,11 +45,11 @@ pub(super) fn service(
         .arg("--manifest-path")
         .arg(root.join("examples/service/Cargo.toml"))
         .env("CARGO_TARGET_DIR", &target);
-    finish(&mut build, Limits::of_progress(), &stop)?;
+    run_to_end(&mut build, Limits::of_progress(), &stop)?;
     if daemon {
         let mut build = setup::cargo(root);
         build.args(["build", "--release", "-p", "upshift-cli"]);
-        finish(&mut build, Limits::of_progress(), &stop)?;
+        run_to_end(&mut build, Limits::of_progress(), &stop)?;
     }
     println!(
         "| | alone | beside the job | while 600 downloads begin | beside the job and 600 downloads | MB/s |\n|---|---|---|---|---|---|"
@@ -65,14 +66,15 @@ pub(super) fn service(
             name += ", databases elevated";
         }
         let mut trial = trial(&target, &servers, &name, Some(driver));
-        finish(&mut trial, Limits::within(LIMIT), &stop)?;
+        run_to_end(&mut trial, Limits::within(LIMIT), &stop)?;
     }
     if only.is_some() || daemon {
         return Ok(());
     }
-    finish(&mut container(&target)?, Limits::within(LIMIT), &stop)
+    run_to_end(&mut container(&target)?, Limits::within(LIMIT), &stop)
 }
 
+/// Returns the command that tries the service; without a driver the service chooses one.
 fn trial(target: &Path, servers: &Servers, name: &str, driver: Option<&str>) -> Command {
     let release = target.join("release");
     let program = release.join("examples/trial");
@@ -106,7 +108,7 @@ fn as_nobody(program: &Path) -> Command {
 /// has all privileges in them; a second user namespace takes these away and gives the user an id
 /// that postgres accepts.
 fn container(target: &Path) -> Result<Command, String> {
-    let here = host::this_program()?;
+    let this_program = host::this_program()?;
     let inner = "ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 \"$0\" confine -- \"$0\" compat service --inside container";
     let mut command = if rustix::process::geteuid().is_root() {
         as_nobody(Path::new("unshare"))
@@ -116,13 +118,14 @@ fn container(target: &Path) -> Result<Command, String> {
     command
         .args(["--user", "--map-root-user", "--net", "--pid", "--fork"])
         .args(["--kill-child", "--mount-proc", "sh", "-c", inner])
-        .arg(here)
+        .arg(this_program)
         .env("SERVICE_TARGET", target)
         .env_remove("UPSHIFT_DRIVER");
     Ok(command)
 }
 
-fn finish(command: &mut Command, limits: Limits, stop: &Stop) -> Result<(), String> {
+/// Runs a command; a failure of the command is an error.
+fn run_to_end(command: &mut Command, limits: Limits, stop: &Stop) -> Result<(), String> {
     let ending = run(command, limits, None, stop).map_err(|error| error.to_string())?;
     ending.success()
 }

@@ -49,17 +49,22 @@ const FILES: [&str; 26] = [
     "task_abort",
     "task_join_set",
 ];
-const OWN_FILES: [&str; 1] = ["join_handle_panic"];
+/// Test files that apply and are not named after a module.
+const OTHER_FILES: [&str; 1] = ["join_handle_panic"];
 
 /// Time limit of one test; the slowest takes a second.
 const TEST_LIMIT: Duration = Duration::from_secs(10);
+/// File that lists the tests that are known to fail.
 const DIFFERENCES: &str = "differences.txt";
 
+/// Results of the tests.
 #[derive(Default)]
 struct Report {
+    /// Rows of a Markdown table: file, passed tests, all tests.
     table: String,
     /// The failed tests (`file::test`), each with the reason.
     failed: BTreeMap<String, String>,
+    /// Names of all tests that ran.
     all: BTreeSet<String>,
 }
 
@@ -76,7 +81,7 @@ impl Report {
         }
     }
 
-    /// For example, "491 of 506".
+    /// Returns the number of passed tests and of all tests, for example "491 of 506".
     fn count(&self) -> String {
         format!(
             "{} of {}",
@@ -130,7 +135,7 @@ pub(super) fn build_all(root: &Path, stop: &Stop) -> Result<(), String> {
         return Ok(());
     };
     for file in files(&[]) {
-        // A file that does not compile counts as a failure of its tests.
+        // A file that does not compile counts as a failed test when the tests run.
         build(root, &package, file, stop)?;
     }
     Ok(())
@@ -154,7 +159,7 @@ pub(super) fn step(context: &Context<'_>) -> Verdict {
 fn files(only: &[String]) -> Vec<&'static str> {
     FILES
         .iter()
-        .chain(&OWN_FILES)
+        .chain(&OTHER_FILES)
         .copied()
         .filter(|file| only.is_empty() || only.iter().any(|only| only == file))
         .collect()
@@ -182,7 +187,7 @@ fn report(
     root: &Path,
     only: &[String],
     stop: &Stop,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 ) -> Result<Report, String> {
     let package = lay_out(root)??;
     let mut report = Report::default();
@@ -197,7 +202,7 @@ fn report(
         if stop.is_set() {
             return Err("interrupted".to_owned());
         }
-        if until.is_some_and(|until| Instant::now() > until) {
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             return Err("the suite's time is used up (--minutes)".to_owned());
         }
         report.add(file, results);
@@ -250,18 +255,18 @@ fn published(root: &Path, names: &Path) -> Result<Result<PathBuf, String>, Strin
         .arg(names.join("Cargo.toml"));
     let output = metadata.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return match said
+        let stderr_text = String::from_utf8_lossy(&output.stderr).into_owned();
+        return match stderr_text
             .lines()
             .find(|line| line.contains("failed to download"))
         {
             Some(line) => Ok(Err(format!("tokio's tests: {}", line.trim()))),
-            None => Err(format!("cargo metadata: {said}")),
+            None => Err(format!("cargo metadata: {stderr_text}")),
         };
     }
-    let found: serde_json::Value = serde_json::from_slice(&output.stdout)
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("cargo metadata: {error}"))?;
-    let packages = found["packages"].as_array().into_iter().flatten();
+    let packages = metadata["packages"].as_array().into_iter().flatten();
     let path = packages
         .filter(|package| package["name"] == "tokio")
         .find_map(|package| package["manifest_path"].as_str())
@@ -314,15 +319,15 @@ fn test(
         .filter_map(|line| line.strip_suffix(": test"))
     {
         let log_path = package.join(format!("{file}.{}.log", name.replace(':', "_")));
-        let once = || {
+        let run_once = || {
             let log = fs::File::create(&log_path)?;
             let mut command = Command::new(program);
             command.args(["--exact", name, "--test-threads", "1"]);
             run(&mut command, Limits::within(TEST_LIMIT), Some(&log), stop)
         };
-        let mut result = once().map_err(|error| error.to_string())?.success();
+        let mut result = run_once().map_err(|error| error.to_string())?.success();
         if result.is_err() {
-            result = once().map_err(|error| error.to_string())?.success();
+            result = run_once().map_err(|error| error.to_string())?.success();
         }
         if result.is_ok() {
             let _ = fs::remove_file(log_path);
@@ -372,7 +377,7 @@ mod tests {
         for name in known {
             let (file, _) = name.split_once("::").unwrap();
             assert!(
-                FILES.iter().chain(&OWN_FILES).any(|known| *known == file),
+                FILES.iter().chain(&OTHER_FILES).any(|known| *known == file),
                 "{name}"
             );
         }

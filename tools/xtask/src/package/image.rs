@@ -20,7 +20,7 @@ use crate::setup;
 /// User and group of the image's process; by default no user of the machine has this number.
 const USER: u32 = 65532;
 /// Time within which the command on trial must answer or end.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Builds an image with this command; returns the archive and the result of its trial.
 pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)> {
@@ -75,18 +75,18 @@ pub(crate) fn image(root: &Path, binary: &Path) -> io::Result<(PathBuf, String)>
     fs::write(parts.join("manifest.json"), manifest.to_string())?;
     let path = work.join(format!("upshift_{VERSION}_image.tar"));
     pack(&parts, &path, &["manifest.json", &name, "layer.tar"])?;
-    let tried = trial(&path, &work.join("image-trial"))?;
-    Ok((path, tried))
+    let result = trial(&path, &work.join("image-trial"))?;
+    Ok((path, result))
 }
 
 /// Returns the libraries that the program loads, and its loader.
 fn libraries(binary: &Path) -> io::Result<Vec<PathBuf>> {
-    let listed = output(Command::new("ldd").arg(binary))?;
+    let listing = output(Command::new("ldd").arg(binary))?;
     let path = |line: &str| {
         let word = line.split_whitespace().find(|word| word.starts_with('/'))?;
         Some(PathBuf::from(word))
     };
-    Ok(listed.lines().filter_map(path).collect())
+    Ok(listing.lines().filter_map(path).collect())
 }
 
 /// Packs files of a directory reproducibly: the same bytes each time.
@@ -98,10 +98,11 @@ fn pack(directory: &Path, archive: &Path, names: &[&str]) -> io::Result<()> {
     output(&mut tar).map(drop)
 }
 
+/// Returns the SHA-256 sum of a file.
 fn sum(path: &Path) -> io::Result<String> {
-    let said = output(Command::new("sha256sum").arg(path))?;
-    let sum = said.split_whitespace().next().map(str::to_owned);
-    sum.ok_or_else(|| io::Error::other(said))
+    let text = output(Command::new("sha256sum").arg(path))?;
+    let sum = text.split_whitespace().next().map(str::to_owned);
+    sum.ok_or_else(|| io::Error::other(text))
 }
 
 /// Unpacks the archive's layer and serves a page from it.
@@ -125,9 +126,9 @@ fn trial(archive: &Path, place: &Path) -> io::Result<String> {
     let mut server = Command::new("unshare");
     server.args(["--mount", "sh", "-c", &inside]).arg(&tree);
     let child = server.stdout(Stdio::piped()).spawn()?;
-    let tried = TrialServer(child).try_page();
+    let result = TrialServer(child).try_page();
     let _ = fs::remove_dir_all(place);
-    tried.map(|()| "image served a page and ended in its own tree".to_owned())
+    result.map(|()| "image served a page and ended in its own tree".to_owned())
 }
 
 /// A server, killed when the trial ends early.
@@ -135,34 +136,39 @@ struct TrialServer(Child);
 
 impl TrialServer {
     fn try_page(mut self) -> io::Result<()> {
-        let wrong = |text: String| io::Error::other(format!("the image fails its trial: {text}"));
+        let trial_error =
+            |text: String| io::Error::other(format!("the image fails its trial: {text}"));
         let mut line = String::new();
         let out = self.0.stdout.take();
-        let mut out = BufReader::new(out.ok_or_else(|| wrong("no output".into()))?);
+        let mut out = BufReader::new(out.ok_or_else(|| trial_error("no output".into()))?);
         out.read_line(&mut line)?;
-        let address = line.trim().rsplit_once("http://").map(|(_, it)| it);
-        let address = address.ok_or_else(|| wrong(format!("it says `{line}`")))?;
+        let address = line
+            .trim()
+            .rsplit_once("http://")
+            .map(|(_, address)| address);
+        let address =
+            address.ok_or_else(|| trial_error(format!("no address in its first line `{line}`")))?;
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(START_TIMEOUT))?;
+        stream.set_read_timeout(Some(TRIAL_TIMEOUT))?;
         stream.write_all(b"GET /page HTTP/1.1\r\nhost: image\r\nconnection: close\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         if !answer.ends_with("a page of the image") {
-            return Err(wrong(answer));
+            return Err(trial_error(answer));
         }
         let pid = self.0.id().to_string();
         output(Command::new("kill").args(["-s", "TERM", &pid]))?;
-        let began = Instant::now();
-        while began.elapsed() < START_TIMEOUT {
+        let signalled_at = Instant::now();
+        while signalled_at.elapsed() < TRIAL_TIMEOUT {
             if let Some(status) = self.0.try_wait()? {
                 let is_good = status.success();
                 return is_good
                     .then_some(())
-                    .ok_or_else(|| wrong(status.to_string()));
+                    .ok_or_else(|| trial_error(status.to_string()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(wrong("it does not end on SIGTERM".into()))
+        Err(trial_error("it does not end on SIGTERM".into()))
     }
 }
 

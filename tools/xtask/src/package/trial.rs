@@ -19,6 +19,7 @@ const ENTER: &str = include_str!("enter.sh");
 const TRY: &str = include_str!("try.sh");
 const CLEAN: &str = include_str!("clean.sh");
 
+/// Number of last lines of the output that an error shows.
 const SHOWN_LINES: usize = 20;
 
 /// Tries the package; returns the checks that were made, or the reason for making none.
@@ -26,55 +27,56 @@ pub(super) fn try_package(package: &Path, work: &Path) -> io::Result<String> {
     if !rustix::process::geteuid().is_root() {
         return Ok("not installed on trial: that requires root".to_string());
     }
-    let possible = Command::new("unshare")
+    let namespaces = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--net", "true"])
         .output();
-    if !possible.is_ok_and(|output| output.status.success()) || !host::has_program("dpkg") {
+    if !namespaces.is_ok_and(|output| output.status.success()) || !host::has_program("dpkg") {
         return Ok("not installed on trial: no namespaces, or no dpkg".to_string());
     }
     let place = work.join("trial");
     run(package, &place, Path::new("/"), TRY)?;
     let clean = match clean_root(&work.join("clean")) {
         Ok(base) => base,
-        Err(why) => return Ok(format!("not tried in a clean root: {why}")),
+        Err(reason) => return Ok(format!("not tried in a clean root: {reason}")),
     };
     run(package, &place, &clean, CLEAN)?;
     Ok("installed, used and removed on trial, also in a clean root".to_string())
 }
 
-/// Returns a directory with the base of this machine's Debian release; created once.
+/// Returns a directory with the base of this machine's Debian release. The first call creates the
+/// directory.
 ///
 /// # Errors
 /// The reason why there is none.
 fn clean_root(base: &Path) -> Result<PathBuf, String> {
-    let done = base.join("var/lib/dpkg/status");
-    if done.exists() {
+    let status_file = base.join("var/lib/dpkg/status");
+    if status_file.exists() {
         return Ok(base.to_owned());
     }
     let absence = packages::DEBOOTSTRAP.absence();
     if !packages::DEBOOTSTRAP.is_installed() {
         return Err(absence);
     }
-    let about = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let release = about
+    let os_release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let release = os_release
         .lines()
         .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
         .ok_or("/etc/os-release names no release")?;
     // A directory left by an interrupted run would be taken for a complete one.
-    let half = base.with_extension("half");
-    let _ = std::fs::remove_dir_all(&half);
+    let incomplete = base.with_extension("half");
+    let _ = std::fs::remove_dir_all(&incomplete);
     let mut make = Command::new("debootstrap");
-    make.args(["--variant=minbase", release]).arg(&half);
-    let made = make.output().map_err(|error| error.to_string())?;
-    if !made.status.success() {
-        let output = String::from_utf8_lossy(&made.stdout).into_owned();
+    make.args(["--variant=minbase", release]).arg(&incomplete);
+    let result = make.output().map_err(|error| error.to_string())?;
+    if !result.status.success() {
+        let output = String::from_utf8_lossy(&result.stdout).into_owned();
         return Err(format!(
             "debootstrap fails: {}",
             output.lines().last().unwrap_or_default()
         ));
     }
     let _ = std::fs::remove_dir_all(base);
-    std::fs::rename(&half, base).map_err(|error| error.to_string())?;
+    std::fs::rename(&incomplete, base).map_err(|error| error.to_string())?;
     Ok(base.to_owned())
 }
 
@@ -96,17 +98,17 @@ fn run(package: &Path, place: &Path, base: &Path, script: &str) -> io::Result<()
     enter.env("LC_ALL", "C.UTF-8");
     enter.env_remove("NOTIFY_SOCKET");
     enter.env_remove("UPSHIFT_DAEMON_SOCKET");
-    let done = enter.output()?;
+    let result = enter.output()?;
     let _ = std::fs::remove_dir(place);
-    let mut output = String::from_utf8_lossy(&done.stdout).into_owned();
-    output.push_str(&String::from_utf8_lossy(&done.stderr));
-    if done.status.success() {
+    let mut output = String::from_utf8_lossy(&result.stdout).into_owned();
+    output.push_str(&String::from_utf8_lossy(&result.stderr));
+    if result.status.success() {
         return Ok(());
     }
     let lines: Vec<&str> = output.lines().collect();
     let end = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
     Err(io::Error::other(format!(
         "the package fails its trial ({}):\n{end}",
-        done.status
+        result.status
     )))
 }

@@ -1,16 +1,17 @@
 //! Finds in the log of a step the number of passed tests, the tests that skipped themselves, and
 //! the lines that explain a failure.
 
-/// Largest numbers of lines that are printed from a failed step's log: about its failed tests, and
-/// from its end.
+/// Largest number of lines about failed tests that are printed from a failed step's log.
 const SHOWN_FAILURES: usize = 150;
+/// Number of last lines that are printed from a failed step's log.
 const SHOWN_END: usize = 50;
 
 /// Number of lines that are printed from the start, and again from the end, of the output of an
 /// unstable test.
 const SHOWN_UNSTABLE: usize = 12;
 
-/// Number of lines of a failed step that are printed again at the end of the report.
+/// Number of lines of a failed step that are printed again at the end of the report. The last lines
+/// of the log may add a third of this number.
 const SHOWN_FINAL: usize = 25;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -49,39 +50,40 @@ pub(super) fn count_tests(log: &str) -> Option<String> {
     let mut count = format!("{passed} tests");
     let skipped = skipped_tests(log).len() as u64;
     let unstable = unstable_tests(log).count() as u64;
-    for (number, what) in [
+    for (number, label) in [
         (ignored, "ignored"),
         (skipped, "of them skipped"),
         (unstable, "unstable"),
     ] {
         if number != 0 {
-            count += &format!(", {number} {what}");
+            count += &format!(", {number} {label}");
         }
     }
     Some(count)
 }
 
-/// Returns why tests skipped themselves, because they found a privilege, a program or a file
-/// missing: the reason of each line `skipped: <reason>`, preceded by the name of the test if known.
+/// Returns the reasons of tests that skipped themselves, because a privilege, a program or a file
+/// was missing: the reason of each line `skipped: <reason>`, preceded by the name of the test if
+/// known.
 pub(crate) fn skipped_tests(log: &str) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut skips = Vec::new();
     for (test, line) in by_test(log) {
         // A test may print past the harness, in the middle of the line `test <name> ... `.
-        let said = line.strip_prefix("skipped: ").or_else(|| {
-            let (_, said) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
-            Some(said)
+        let reason = line.strip_prefix("skipped: ").or_else(|| {
+            let (_, reason) = line.strip_prefix("test ")?.split_once(" ... skipped: ")?;
+            Some(reason)
         });
-        if let Some(why) = said {
+        if let Some(reason) = reason {
             let line = match test {
-                Some(name) => format!("{name}: {why}"),
-                None => why.to_owned(),
+                Some(name) => format!("{name}: {reason}"),
+                None => reason.to_owned(),
             };
-            if !found.contains(&line) {
-                found.push(line);
+            if !skips.contains(&line) {
+                skips.push(line);
             }
         }
     }
-    found
+    skips
 }
 
 pub(super) const UNSTABLE: &str = "unstable: ";
@@ -131,13 +133,13 @@ fn failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
 
 fn all_failures<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let mut shown = Vec::new();
-    let mut is_of_failure = false;
+    let mut is_in_failures = false;
     for line in lines {
-        is_of_failure |= *line == "failures:";
-        if is_of_failure {
+        is_in_failures |= *line == "failures:";
+        if is_in_failures {
             shown.push(*line);
         }
-        is_of_failure &= !line.starts_with("test result:");
+        is_in_failures &= !line.starts_with("test result:");
     }
     shown
 }
@@ -162,22 +164,22 @@ pub(crate) fn outline(log: &str) -> Vec<&str> {
 /// lines.
 pub(crate) fn final_messages(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
-    let mut told: Vec<&str> = Vec::new();
-    let mut after_panic = 0;
+    let mut messages: Vec<&str> = Vec::new();
+    let mut panic_lines_left = 0;
     for line in all_failures(&lines) {
         if line.contains("panicked at") {
-            after_panic = 4;
+            panic_lines_left = 4;
         }
-        if after_panic != 0 || line.starts_with("---- ") {
-            told.push(line);
+        if panic_lines_left != 0 || line.starts_with("---- ") {
+            messages.push(line);
         }
-        after_panic = usize::saturating_sub(after_panic, 1);
+        panic_lines_left = usize::saturating_sub(panic_lines_left, 1);
     }
-    told.truncate(SHOWN_FINAL);
-    let left = SHOWN_FINAL - told.len();
-    let end = lines.len().saturating_sub(left.max(SHOWN_FINAL / 3));
-    told.extend(&lines[end..]);
-    told
+    messages.truncate(SHOWN_FINAL);
+    let space = SHOWN_FINAL - messages.len();
+    let end = lines.len().saturating_sub(space.max(SHOWN_FINAL / 3));
+    messages.extend(&lines[end..]);
+    messages
 }
 
 /// Returns the output of failed tests, wherever it is, and the end of the log.
@@ -224,7 +226,8 @@ mod tests {
         assert!(shown.contains(&"---- a stdout ----"));
         assert!(shown.contains(&"(lines left out)"));
         assert!(shown.contains(&"thread 'b' panicked"));
-        assert!(shown.len() < 40, "{}", shown.len());
+        // The first output is cut to 2 * 12 lines and a note; the rest of the log has 9 lines.
+        assert!(shown.len() < 40, "{} lines are shown", shown.len());
     }
 
     #[test]

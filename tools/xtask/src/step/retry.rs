@@ -13,8 +13,8 @@ use super::log::{self, UNSTABLE, count_passed};
 /// Largest number of tests of one command that may be run a second time.
 const MAX_RETRIES: usize = 3;
 
-/// Tests that may need a second run in the full suite, each with what was observed, while the cause
-/// is not yet understood.
+/// Tests that may need a second run in the full suite, each with the observed failure, while its
+/// cause is unknown.
 const KNOWN_UNSTABLE: [(&str, &str); 0] = [];
 
 pub(super) fn is_known(test: &str) -> bool {
@@ -34,23 +34,23 @@ pub(super) fn candidates(log: &str) -> Option<Vec<&str>> {
     let lists = log
         .lines()
         .filter(|line| line.starts_with("test result: FAILED."));
-    let is_told = programs == Some(lists.count());
-    ((1..=MAX_RETRIES).contains(&failed.len()) && is_told).then_some(failed)
+    let names_all_programs = programs == Some(lists.count());
+    ((1..=MAX_RETRIES).contains(&failed.len()) && names_all_programs).then_some(failed)
 }
 
-/// Returns the command for these tests alone, one after another. The command already has arguments
-/// for the test programs.
-pub(super) fn command_for(of: &Command, tests: &[&str]) -> Command {
-    let mut command = Command::new(of.get_program());
-    command.args(of.get_args());
+/// Returns the command that runs these tests alone, one after another. `first` is the command of
+/// the first run, which already has arguments for the test programs.
+pub(super) fn command_for(first: &Command, tests: &[&str]) -> Command {
+    let mut command = Command::new(first.get_program());
+    command.args(first.get_args());
     command.args(["--test-threads=1", "--exact"]).args(tests);
-    for (name, value) in of.get_envs() {
+    for (name, value) in first.get_envs() {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
-    if let Some(folder) = of.get_current_dir() {
+    if let Some(folder) = first.get_current_dir() {
         command.current_dir(folder);
     }
     command
@@ -60,8 +60,8 @@ pub(super) fn log_line(test: &str) -> String {
     format!("{UNSTABLE}{test}: passed when it was run again\n")
 }
 
-pub(super) fn all_passed(log: &str, tests: usize) -> bool {
-    count_passed(log).passed >= tests as u64
+pub(super) fn all_passed(log: &str, count: usize) -> bool {
+    count_passed(log).passed >= count as u64
 }
 
 #[cfg(test)]
@@ -92,11 +92,11 @@ mod tests {
         let mut first = Command::new("cargo");
         first.args(["test", "-p", "p", "--", "--show-output"]);
         first.env("A", "1").env_remove("B").current_dir("/tmp");
-        let again = command_for(&first, &["m::b"]);
-        let args: Vec<_> = again.get_args().skip(3).collect();
+        let retry = command_for(&first, &["m::b"]);
+        let args: Vec<_> = retry.get_args().skip(3).collect();
         let expected = ["--", "--show-output", "--test-threads=1", "--exact", "m::b"];
         assert_eq!(args, expected);
-        assert!(again.get_envs().eq(first.get_envs()));
-        assert_eq!(again.get_current_dir(), first.get_current_dir());
+        assert!(retry.get_envs().eq(first.get_envs()));
+        assert_eq!(retry.get_current_dir(), first.get_current_dir());
     }
 }

@@ -88,15 +88,15 @@ pub(super) fn deny(context: &Context<'_>) -> Verdict {
     }
     // The check reads every crate of Cargo.lock, also those that no build for Linux downloads.
     context.run(cargo(context, ["fetch", "--locked"]))?;
-    let check = |what: &[&'static str]| {
+    let check = |checks: &[&'static str]| {
         let args = ["deny", "--offline", "check"];
-        let command = cargo(context, args.into_iter().chain(what.iter().copied()));
+        let command = cargo(context, args.into_iter().chain(checks.iter().copied()));
         context.run(command)
     };
     check(&["licenses", "bans", "sources"])?;
     if !has_advisories() {
-        let why = "no database of advisories (`cargo deny fetch`): the rest passed";
-        return Ok(Done::Skipped(why.to_owned()));
+        let reason = "no database of advisories (`cargo deny fetch`): the rest passed";
+        return Ok(Done::Skipped(reason.to_owned()));
     }
     check(&["advisories"])?;
     passed()
@@ -105,8 +105,10 @@ pub(super) fn deny(context: &Context<'_>) -> Verdict {
 fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let found = home.and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
-    found.is_some_and(|mut found| found.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
+    let databases = home.and_then(|home| fs::read_dir(home.join("advisory-dbs")).ok());
+    databases.is_some_and(|mut databases| {
+        databases.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir()))
+    })
 }
 
 pub(super) fn no_std(context: &Context<'_>) -> Verdict {
@@ -128,16 +130,16 @@ pub(super) fn docs(context: &Context<'_>) -> Verdict {
     let links = book::check_links(context.root)?;
     let paths = book::check_paths(context.root)?;
     let examples = example_commands::check(context.root)?;
-    let said =
+    let summary =
         format!("{links} links, {paths} named paths, {examples} commands that run an example");
-    Ok(Done::Passed(said))
+    Ok(Done::Passed(summary))
 }
 
 /// Tries `cargo package`, `cargo install`, the Debian package and the image, with the debug build
 /// of the command.
 pub(super) fn package(context: &Context<'_>) -> Verdict {
     if !host::has_program("dpkg-deb") {
-        return Ok(Done::Skipped("dpkg-deb is not there".to_owned()));
+        return Ok(Done::Skipped("dpkg-deb is not installed".to_owned()));
     }
     context.run(setup::debug_build(context.root))?;
     let binary = context.target.join("debug/upshift");
@@ -157,14 +159,15 @@ pub(super) fn package(context: &Context<'_>) -> Verdict {
     let (_, package) = packaged.map_err(|error| error.to_string())?;
     let imaged = package::image::image(context.root, &binary);
     let (_, image) = imaged.map_err(|error| error.to_string())?;
-    let tried = format!("{package}; {image}");
-    if tried.contains("not ") {
-        return Ok(Done::Skipped(tried));
+    let results = format!("{package}; {image}");
+    // A trial that did not run reports that it did not.
+    if results.contains("not ") {
+        return Ok(Done::Skipped(results));
     }
-    Ok(Done::Passed(tried))
+    Ok(Done::Passed(results))
 }
 
-fn uncountable(context: &Context<'_>) -> Option<String> {
+fn skip_reason(context: &Context<'_>) -> Option<String> {
     if let Err(reason) = context.io_uring {
         return Some(reason.clone());
     }
@@ -173,7 +176,7 @@ fn uncountable(context: &Context<'_>) -> Option<String> {
 }
 
 pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {
-    if uncountable(context).is_some() {
+    if skip_reason(context).is_some() {
         return Ok(());
     }
     let args = ["build", "--release", "-p", "upshift-counts"];
@@ -182,8 +185,8 @@ pub(super) fn build_counts(context: &Context<'_>) -> Result<(), String> {
 
 /// Counts instructions, and compares the counts with the table of `scheduler/counts`.
 pub(super) fn counts(context: &Context<'_>) -> Verdict {
-    if let Some(why) = uncountable(context) {
-        return Ok(Done::Skipped(why));
+    if let Some(reason) = skip_reason(context) {
+        return Ok(Done::Skipped(reason));
     }
     let args = ["run", "--release", "-p", "upshift-counts", "--", "check"];
     context.run(cargo(context, args))?;

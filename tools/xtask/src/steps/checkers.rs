@@ -10,6 +10,7 @@ use crate::layout;
 use crate::setup::Tool;
 use crate::step::{Context, Done, Verdict};
 
+/// Packages that are tested under AddressSanitizer.
 const SANITIZED: [&str; 2] = ["upshift-ring", "upshift"];
 
 /// Models of the core that take less than a second.
@@ -49,14 +50,14 @@ pub(super) fn loom(context: &Context<'_>) -> Verdict {
 
 /// Returns the folders of crates that have a file tests/loom*.rs, sorted.
 fn crates_with_loom_tests(root: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut folders = Vec::new();
     for path in layout::crates(root)? {
         let is_loom = |path: &PathBuf| stem(path).starts_with("loom");
         if rust_files(&path.join("tests"))?.iter().any(is_loom) {
-            found.push(path);
+            folders.push(path);
         }
     }
-    Ok(found)
+    Ok(folders)
 }
 
 /// Runs the tests under Miri, which hides all environment variables from them except the two that
@@ -91,7 +92,7 @@ pub(super) fn miri(context: &Context<'_>) -> Verdict {
     context.tests_passed()
 }
 
-/// Returns the target for AddressSanitizer, or the reason why it cannot be used. With an
+/// Returns the target for AddressSanitizer, or the reason why the sanitizer cannot be used. With an
 /// explicit target, procedural macros and build scripts are built without the sanitizer.
 fn asan_target(context: &Context<'_>) -> Result<String, String> {
     if !context.tools.has(Tool::Nightly) {
@@ -128,7 +129,7 @@ pub(super) fn build_asan(context: &Context<'_>) -> Result<(), String> {
 pub(super) fn asan(context: &Context<'_>) -> Verdict {
     let target = match asan_target(context) {
         Ok(target) => target,
-        Err(why) => return Ok(Done::Skipped(why)),
+        Err(reason) => return Ok(Done::Skipped(reason)),
     };
     let mut command = asan_tests(context, &target);
     command.arg("--no-fail-fast").args(SHOW_SKIPS);

@@ -10,7 +10,7 @@ const COLUMNS: usize = 100;
 /// Extensions of files with comments in C's form.
 const EXTENSIONS: [&str; 6] = ["rs", "h", "hpp", "c", "cpp", "S"];
 
-/// Number of lines that an error names; a tree that was never checked has thousands.
+/// Largest number of lines that an error names.
 const MAX_NAMED: usize = 10;
 
 /// Checks each source file of the tree except those in build folders.
@@ -23,7 +23,7 @@ pub(super) fn check(root: &Path) -> Result<(), String> {
         let text = fs::read_to_string(&file)
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         let name = file.strip_prefix(root).unwrap_or(&file).display();
-        places.extend(wide(&text).map(|line| format!("{name}:{line}")));
+        places.extend(wide_lines(&text).map(|line| format!("{name}:{line}")));
     }
     if places.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn check(root: &Path) -> Result<(), String> {
 }
 
 /// Returns the numbers of the lines with a wide comment that could be wrapped.
-fn wide(text: &str) -> impl Iterator<Item = usize> {
+fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
     let lines = text.lines().enumerate();
     lines.filter_map(|(index, line)| {
         let comment = line.trim_start().strip_prefix("//")?;
@@ -47,7 +47,7 @@ fn wide(text: &str) -> impl Iterator<Item = usize> {
 }
 
 fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
@@ -62,12 +62,12 @@ fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
                 && let Some(extension) = path.extension()
                 && EXTENSIONS.iter().any(|known| extension == *known)
             {
-                found.push(path);
+                files.push(path);
             }
         }
     }
-    found.sort();
-    Ok(found)
+    files.sort();
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -80,6 +80,6 @@ mod tests {
         let wide_code = format!("let text = \"{}\";", "word ".repeat(20));
         let address = format!("// https://example.invalid/{}", "x".repeat(100));
         let text = format!("// short\n{wide_comment}\n{wide_code}\n{address}\n");
-        assert_eq!(wide(&text).collect::<Vec<_>>(), [2]);
+        assert_eq!(wide_lines(&text).collect::<Vec<_>>(), [2]);
     }
 }

@@ -7,14 +7,14 @@ use crate::packages;
 use crate::step::{Context, Done, Verdict};
 
 pub(super) fn sim(context: &Context<'_>) -> Verdict {
-    join_errors(["soak", "rule"].map(|what| {
+    join_errors(["soak", "rule"].map(|mode| {
         let args = [
             "run",
             "--release",
             "-p",
             "upshift-sim",
             "--",
-            what,
+            mode,
             "1000000",
         ];
         context.run(cargo(context, args))
@@ -71,7 +71,7 @@ struct Burners(Vec<std::process::Child>);
 impl Burners {
     /// Starts a busy loop on each of these CPUs. Each loop ends by itself after an hour.
     fn start(cpus: &[&str]) -> Result<Burners, String> {
-        let mut all = Burners(Vec::new());
+        let mut burners = Burners(Vec::new());
         for cpu in cpus {
             let mut command = Command::new("timeout");
             command.args([
@@ -84,10 +84,11 @@ impl Burners {
                 "while :; do :; done",
             ]);
             let child = command.spawn();
-            all.0
+            burners
+                .0
                 .push(child.map_err(|error| format!("timeout: {error}"))?);
         }
-        Ok(all)
+        Ok(burners)
     }
 }
 
@@ -114,7 +115,8 @@ pub(super) fn crowded(context: &Context<'_>) -> Verdict {
     passed()
 }
 
-/// Runs the tests of the daemon with more generated cases.
+/// Runs the tests of the daemon with more generated cases, and the test of `upshift sched` in which
+/// a CPU is unplugged.
 pub(super) fn daemon_soak(context: &Context<'_>) -> Verdict {
     let mut command = cargo(context, ["test", "-p", "upshift-daemon", "--test", "it"]);
     command.args(SHOW_SKIPS);

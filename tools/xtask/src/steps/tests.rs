@@ -43,50 +43,53 @@ pub(super) fn doc_tests(context: &Context<'_>) -> Verdict {
 
 /// Runs `cargo test` over the workspace. Without io_uring all I/O uses the readiness driver
 /// (epoll), which does not count as a pass.
-pub(super) fn tests(context: &Context<'_>, which: &[&str]) -> Verdict {
+pub(super) fn tests(context: &Context<'_>, targets: &[&str]) -> Verdict {
     let mut command = cargo(context, ["test", "--workspace", "--no-fail-fast"]);
-    command.args(which).args(SHOW_SKIPS);
+    command.args(targets).args(SHOW_SKIPS);
     context.run_tests(command)?;
     match context.io_uring {
         Ok(()) => context.tests_passed(),
         Err(reason) => Ok(Done::Skipped(format!(
-            "{reason}: all passed, but on readiness"
+            "{reason}: all passed, but on the readiness driver"
         ))),
     }
 }
 
-/// Runs the I/O tests on the readiness driver (epoll); tests that need io_uring say so, and are
-/// counted. Then runs the tests of `ring`, and of the runtime's sockets and files, as a user
-/// without privileges.
+/// Runs the I/O tests on the readiness driver (epoll); tests that need io_uring print
+/// `skipped: REASON` and are counted. Then runs the tests of `ring`, and of the runtime's sockets
+/// and files, as a user without privileges.
 ///
 /// The command names the whole workspace without the core, so that the features are those of `unit`
 /// and nothing is built again; the unit tests of the other libraries take a second.
 pub(super) fn readiness(context: &Context<'_>) -> Verdict {
-    let run = |of: &[&str], unprivileged: bool| {
+    let run = |args: &[&str], unprivileged: bool| {
         let mut command = cargo(context, ["test", "--no-fail-fast"]);
-        command.args(of).args(SHOW_SKIPS);
+        command.args(args).args(SHOW_SKIPS);
         confine::wrap_tests(&mut command, context.root, unprivileged)?;
         context.run_tests(command)
     };
-    const ALL: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
+    const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "upshift-core"];
     let ring = test_programs(context, "upshift-ring")?;
     let runtime = test_programs(context, "upshift")?;
     let with_io = ring.iter().chain(&runtime).map(String::as_str);
     let mut results = vec![run(
-        &[&ALL[..], &["--lib"], &named(with_io)].concat(),
+        &[&PACKAGES[..], &["--lib"], &test_args(with_io)].concat(),
         false,
     )];
     if is_root() && has_setpriv() {
-        let some = ring.iter().map(String::as_str).chain(UNPRIVILEGED_TESTS);
+        let unprivileged_tests = ring.iter().map(String::as_str).chain(UNPRIVILEGED_TESTS);
         results.push(run(&["-p", "upshift-ring", "--lib"], true));
-        results.push(run(&[&ALL[..], &named(some)].concat(), true));
+        results.push(run(
+            &[&PACKAGES[..], &test_args(unprivileged_tests)].concat(),
+            true,
+        ));
     }
     join_errors(results)?;
     context.tests_passed()
 }
 
 /// Returns `--test NAME` for each name, without duplicates.
-fn named<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+fn test_args<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let names: BTreeSet<_> = names.collect();
     names
         .into_iter()
@@ -108,13 +111,13 @@ fn test_programs(context: &Context<'_>, package: &str) -> Result<Vec<String>, St
     let output = command
         .output()
         .map_err(|error| format!("cargo metadata: {error}"))?;
-    let found: Value = serde_json::from_slice(&output.stdout)
+    let metadata: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("cargo metadata: {error}"))?;
-    let of = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let packages = of(&found["packages"]);
-    let package = packages.iter().find(|found| found["name"] == package);
-    let targets = package.map_or_else(Vec::new, |package| of(&package["targets"]));
-    let is_test = |target: &&Value| of(&target["kind"]).iter().any(|kind| kind == "test");
+    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let packages = array(&metadata["packages"]);
+    let package = packages.iter().find(|entry| entry["name"] == package);
+    let targets = package.map_or_else(Vec::new, |package| array(&package["targets"]));
+    let is_test = |target: &&Value| array(&target["kind"]).iter().any(|kind| kind == "test");
     let names = targets
         .iter()
         .filter(is_test)
@@ -127,8 +130,8 @@ fn is_root() -> bool {
 }
 
 fn has_setpriv() -> bool {
-    let asked = Command::new("setpriv").arg("--version").output();
-    asked.is_ok_and(|answer| answer.status.success())
+    let output = Command::new("setpriv").arg("--version").output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 pub(super) fn os(context: &Context<'_>) -> Verdict {
@@ -145,7 +148,7 @@ pub(super) fn examples(context: &Context<'_>) -> Verdict {
     if let Err(reason) = context.io_uring {
         return Ok(Done::Skipped(format!("{reason}: built, not run")));
     }
-    let mut ran = 0;
+    let mut count = 0;
     let files = rust_files(&context.root.join("linux/runtime/examples"))
         .map_err(|error| error.to_string())?;
     join_errors(files.iter().map(|file| {
@@ -153,25 +156,25 @@ pub(super) fn examples(context: &Context<'_>) -> Verdict {
             .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         if !text.starts_with("//!") {
             return Err(format!(
-                "{} does not begin with a //! line that says what it shows",
+                "{} does not begin with a //! line that describes the example",
                 file.display()
             ));
         }
         let mut command = Command::new(context.target.join("debug/examples").join(stem(file)));
         command.current_dir(context.root);
         setup::without_cargo_run(&mut command);
-        ran += 1;
+        count += 1;
         context.run(command)
     }))?;
-    if ran == 0 {
+    if count == 0 {
         return Ok(Done::Skipped(
             "no example in linux/runtime/examples".to_owned(),
         ));
     }
-    Ok(Done::Passed(format!("{ran} examples")))
+    Ok(Done::Passed(format!("{count} examples")))
 }
 
-/// Builds the demo in advance, so that its time limit does not include the compiler's time.
+/// Builds the demo in advance, while other steps run.
 pub(super) fn build_demo(context: &Context<'_>) -> Result<(), String> {
     if context.io_uring.is_err() {
         return Ok(());

@@ -26,7 +26,7 @@ pub(super) struct Job {
 struct Queue {
     waiting: Vec<Job>,
     /// Build folders of the running jobs.
-    taken: Vec<&'static str>,
+    busy_folders: Vec<&'static str>,
 }
 
 /// Runs `work` for the jobs. A free lane starts the first waiting job whose folder is free. Returns
@@ -38,18 +38,18 @@ pub(super) fn run<T: Send>(
 ) -> Vec<(usize, T, Duration)> {
     let queue = Mutex::new(Queue {
         waiting: jobs,
-        taken: Vec::new(),
+        busy_folders: Vec::new(),
     });
-    let freed = Condvar::new();
-    let done = Mutex::new(Vec::new());
+    let folder_freed = Condvar::new();
+    let results = Mutex::new(Vec::new());
     let lane = || {
-        while let Some(job) = next(&queue, &freed) {
-            let begun = Instant::now();
+        while let Some(job) = next(&queue, &folder_freed) {
+            let started = Instant::now();
             let result = work(&job);
-            lock(&done).push((job.index, result, begun.elapsed()));
+            lock(&results).push((job.index, result, started.elapsed()));
             let folder = job.concurrency.folder();
-            lock(&queue).taken.retain(|taken| *taken != folder);
-            freed.notify_all();
+            lock(&queue).busy_folders.retain(|busy| *busy != folder);
+            folder_freed.notify_all();
         }
     };
     thread::scope(|scope| {
@@ -58,7 +58,7 @@ pub(super) fn run<T: Send>(
         }
         lane();
     });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Clone, Copy)]
@@ -79,19 +79,21 @@ impl Lanes {
 
 /// Takes the first waiting job whose folder is free, and waits for such a job if necessary. Returns
 /// `None` once all jobs have begun.
-fn next(queue: &Mutex<Queue>, freed: &Condvar) -> Option<Job> {
+fn next(queue: &Mutex<Queue>, folder_freed: &Condvar) -> Option<Job> {
     let mut queue = lock(queue);
     loop {
         if queue.waiting.is_empty() {
             return None;
         }
-        let is_free = |job: &Job| !queue.taken.contains(&job.concurrency.folder());
+        let is_free = |job: &Job| !queue.busy_folders.contains(&job.concurrency.folder());
         if let Some(place) = queue.waiting.iter().position(is_free) {
             let job = queue.waiting.remove(place);
-            queue.taken.push(job.concurrency.folder());
+            queue.busy_folders.push(job.concurrency.folder());
             return Some(job);
         }
-        queue = freed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        queue = folder_freed
+            .wait(queue)
+            .unwrap_or_else(PoisonError::into_inner);
     }
 }
 
@@ -115,23 +117,25 @@ mod tests {
     #[test]
     fn two_jobs_run_at_once_but_not_in_one_folder() {
         let (mut here, mut there) = (Mutex::new(0), Mutex::new(0));
-        let (at_once, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let done = run(
+        let (at_once, max_at_once) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let results = run(
             jobs(&["here", "here", "here", "there", "there"]),
             Lanes::All,
             |job| {
-                let of = if job.index < 3 { &here } else { &there };
-                let mut of = of
+                let runs = if job.index < 3 { &here } else { &there };
+                let mut runs = runs
                     .try_lock()
                     .expect("no other lane works in the same folder");
-                most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                let since = Instant::now();
+                max_at_once.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let started = Instant::now();
                 // Keeps the first lane busy until both lanes have been seen at work.
-                while most.load(Ordering::SeqCst) < 2 && since.elapsed() < Duration::from_secs(30) {
+                while max_at_once.load(Ordering::SeqCst) < 2
+                    && started.elapsed() < Duration::from_secs(30)
+                {
                     thread::yield_now();
                 }
                 at_once.fetch_sub(1, Ordering::SeqCst);
-                *of += 1;
+                *runs += 1;
                 job.index
             },
         );
@@ -139,8 +143,8 @@ mod tests {
             (*here.get_mut().unwrap(), *there.get_mut().unwrap()),
             (3, 2)
         );
-        assert_eq!(most.into_inner(), 2);
-        let mut indices: Vec<_> = done
+        assert_eq!(max_at_once.into_inner(), 2);
+        let mut indices: Vec<_> = results
             .iter()
             .map(|(index, result, _)| (*index, *result))
             .collect();
@@ -150,8 +154,8 @@ mod tests {
 
     #[test]
     fn one_lane_keeps_the_order_of_jobs() {
-        let done = run(jobs(&["a", "b", "a"]), Lanes::One, |job| job.index);
-        let order: Vec<_> = done.iter().map(|(index, ..)| *index).collect();
+        let results = run(jobs(&["a", "b", "a"]), Lanes::One, |job| job.index);
+        let order: Vec<_> = results.iter().map(|(index, ..)| *index).collect();
         assert_eq!(order, [0, 1, 2]);
     }
 }
