@@ -11,6 +11,7 @@
 
 using namespace upshift;
 
+/// Number of bytes that are read and sent at once.
 constexpr std::size_t chunk = 64 * 1024;
 
 /// Returns the path of a target beneath the root, with percent signs decoded; empty for an invalid
@@ -34,36 +35,36 @@ std::string path_of(std::string_view target) {
   return begin == std::string::npos ? "index.html" : path.substr(begin);
 }
 
-task<bool> answer(stream& peer, const file& root, const server::request& asked) {
-  if (asked.method != "GET" && asked.method != "HEAD") {
+task<bool> answer(stream& peer, const file& root, const server::request& req) {
+  if (req.method != "GET" && req.method != "HEAD") {
     (void)co_await peer.write_all(std::string_view("HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\nContent-Length: 0\r\n\r\n"), as_result);
     co_return false;
   }
-  const std::string path = path_of(asked.target);
+  const std::string path = path_of(req.target);
   // An invalid target has the empty path, which is not found. (No conditional expression contains a
   // co_await: g++ 12 miscompiles it.)
   auto opened = co_await root.open_beneath(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, as_result);
   auto size = result<std::size_t>::failure(-ENOENT);
   if (opened) size = co_await opened->size(as_result);
-  struct stat is{};
+  struct stat status{};
   // A pipe or a device has no length for the response.
-  if (!size || fstat(opened->fd(), &is) != 0 || !S_ISREG(is.st_mode)) {
+  if (!size || fstat(opened->fd(), &status) != 0 || !S_ISREG(status.st_mode)) {
     constexpr std::string_view missing = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nnot found\n";
-    auto sent = co_await peer.write_all(asked.method == "HEAD" ? missing.substr(0, missing.size() - 10) : missing, as_result);
+    auto sent = co_await peer.write_all(req.method == "HEAD" ? missing.substr(0, missing.size() - 10) : missing, as_result);
     co_return sent.has_value();
   }
   const std::string head =
       "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: " + std::to_string(*size) + "\r\n\r\n";
   if (!co_await peer.write_all(std::string_view(head), as_result)) co_return false;
-  if (asked.method == "HEAD") co_return true;
+  if (req.method == "HEAD") co_return true;
   buffer piece(chunk);
-  for (std::size_t at = 0; at < *size;) {
-    auto read = co_await opened->read_at(std::move(piece), at, as_result);
+  for (std::size_t offset = 0; offset < *size;) {
+    auto read = co_await opened->read_at(std::move(piece), offset, as_result);
     // The file has shrunk, so the promised length cannot be sent.
     if (!read.count || *read.count == 0) co_return false;
-    const std::size_t rest = *size - at;
+    const std::size_t rest = *size - offset;
     if (read.buf.size() > rest) read.buf.resize(rest);
-    at += read.buf.size();
+    offset += read.buf.size();
     auto written = co_await peer.write_all(std::move(read.buf), as_result);
     if (!written.done) co_return false;
     piece = std::move(written.buf);
@@ -74,8 +75,8 @@ task<bool> answer(stream& peer, const file& root, const server::request& asked) 
 task<> converse(stream peer, const file& root) {
   std::string input;
   while (true) {
-    server::request asked;
-    const int length = server::scan(input, asked);
+    server::request req;
+    const int length = server::scan(input, req);
     if (length < 0) {
       (void)co_await peer.write_all(std::string_view(server::refusal(-length)), as_result);
       co_return;
@@ -86,12 +87,12 @@ task<> converse(stream peer, const file& root) {
       input.append(data->view());
       continue;
     }
-    if (asked.has_body) {
+    if (req.has_body) {
       (void)co_await peer.write_all(std::string_view(server::refusal(413)), as_result);
       co_return;
     }
-    const bool close = asked.close || (asked.minor == 0 && !asked.keep);
-    if (!co_await answer(peer, root, asked) || close) co_return;
+    const bool close = req.close || (req.minor == 0 && !req.keep);
+    if (!co_await answer(peer, root, req) || close) co_return;
     input.erase(0, static_cast<std::size_t>(length));
   }
 }

@@ -12,7 +12,7 @@ using namespace upshift;
 using frame = std::unique_ptr<std::vector<char>>;
 
 /// Reads and drops further bytes before the server closes a connection because of a client's error.
-/// The client may still be sending.
+/// The client may still be sending. The function returns after 64 reads or 200 ms without bytes.
 task<> discard(reader& input) {
   for (int i = 0; i < 64; ++i) {
     auto data = co_await timeout(std::chrono::milliseconds(200), input.recv(as_result));
@@ -53,7 +53,7 @@ task<> send(receiver<frame> from, writer output) {
 task<> serve(server::options options) {
   auto listening = listener::tcp(options.address);
   server::announce(listening.fd());
-  const level at{options.level};
+  const level work_level{options.level};
   while (true) {
     auto peer = co_await listening.accept(as_result);
     if (!peer) continue;
@@ -61,9 +61,9 @@ task<> serve(server::options options) {
     auto [input, output] = std::move(*peer).split();
     auto [to_compute, from_receive] = channel<frame>(server::queue);
     auto [to_send, from_compute] = channel<frame>(server::queue);
-    spawn(send(std::move(from_compute), std::move(output)), at).detach();
-    spawn(compute(std::move(from_receive), std::move(to_send)), at).detach();
-    spawn(receive(std::move(input), std::move(to_compute)), at).detach();
+    spawn(send(std::move(from_compute), std::move(output)), work_level).detach();
+    spawn(compute(std::move(from_receive), std::move(to_send)), work_level).detach();
+    spawn(receive(std::move(input), std::move(to_compute)), work_level).detach();
   }
 }
 

@@ -14,20 +14,20 @@ struct event {
   int level;
 };
 
-task<> note_twice(std::vector<event>& to, int at) {
+task<> note_twice(std::vector<event>& to, int level_number) {
   for (int i = 0; i < 2; ++i) {
-    to.push_back({'C', at});
+    to.push_back({'C', level_number});
     co_await yield_now();
   }
 }
 
 task<bool> mix() {
   std::vector<event> events;
-  for (int at = 60; at > 28; at -= 2) {
-    spawn(note_twice(events, at), level{at}).detach();
+  for (int level_number = 60; level_number > 28; level_number -= 2) {
+    spawn(note_twice(events, level_number), level{level_number}).detach();
     // The Rust coroutine alternately has the level of this C++ coroutine and a level of its own.
     const auto note = [](void* to, int level) { static_cast<std::vector<event>*>(to)->push_back({'R', level}); };
-    mixed_spawn(at % 4 == 0 ? at : at + 1, note, &events);
+    mixed_spawn(level_number % 4 == 0 ? level_number : level_number + 1, note, &events);
   }
   while (events.size() < 64) co_await sleep(std::chrono::milliseconds(1));
   bool in_order = true;

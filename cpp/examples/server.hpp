@@ -21,6 +21,7 @@
 namespace server {
 
 struct options {
+  /// First word of the command line, if any.
   std::string work;
   std::string variant;
   std::string address = "127.0.0.1:0";
@@ -34,33 +35,33 @@ struct options {
 /// Parses `[WORK] [--listen ADDR:PORT] [--variant V] [--level L] [--vcpus N] [--pin CPU] [--root
 /// DIR]`; ends the process if that fails.
 inline options parse(int argc, char** argv) {
-  options made;
-  int at = 1;
-  if (at < argc && argv[at][0] != '-') made.work = argv[at++];
-  for (; at + 1 < argc; at += 2) {
-    const std::string_view name = argv[at];
-    const char* value = argv[at + 1];
+  options parsed;
+  int index = 1;
+  if (index < argc && argv[index][0] != '-') parsed.work = argv[index++];
+  for (; index + 1 < argc; index += 2) {
+    const std::string_view name = argv[index];
+    const char* value = argv[index + 1];
     if (name == "--listen") {
-      made.address = value;
+      parsed.address = value;
     } else if (name == "--variant") {
-      made.variant = value;
+      parsed.variant = value;
     } else if (name == "--root") {
-      made.root = value;
+      parsed.root = value;
     } else if (name == "--level") {
-      made.level = std::atoi(value);
+      parsed.level = std::atoi(value);
     } else if (name == "--pin") {
-      made.pins = {static_cast<std::uint32_t>(std::atoi(value))};
+      parsed.pins = {static_cast<std::uint32_t>(std::atoi(value))};
     } else if (name == "--vcpus") {
-      made.vcpus = static_cast<unsigned>(std::atoi(value));
+      parsed.vcpus = static_cast<unsigned>(std::atoi(value));
     } else {
       break;
     }
   }
-  if (at != argc) {
+  if (index != argc) {
     std::fprintf(stderr, "usage: %s [plaintext|matrix] [--listen ADDR:PORT] [--level L] [--vcpus N] [--pin CPU] [--root DIR]\n", argv[0]);
     std::exit(2);
   }
-  return made;
+  return parsed;
 }
 
 /// Prints `listening on ADDR:PORT`.
@@ -81,7 +82,9 @@ inline void no_delay(int fd) {
 // n * n numbers of 8 bytes. The reply is the square of the matrix in the same form, computed modulo
 // 2^64.
 
+/// Length of the header of a frame, in bytes.
 inline constexpr std::size_t header = 4;
+/// Largest order of a matrix.
 inline constexpr std::size_t max_n = 1024;
 /// Capacity, in frames, of each of the two queues of a connection.
 inline constexpr std::size_t queue = 16;
@@ -146,10 +149,11 @@ class frames {
     return std::exchange(payload_, {});
   }
 
+  /// Set once the bytes are invalid.
   bool broken = false;
 
  private:
-  static std::size_t take(std::string_view chunk, std::size_t most) { return chunk.size() < most ? chunk.size() : most; }
+  static std::size_t take(std::string_view chunk, std::size_t max) { return chunk.size() < max ? chunk.size() : max; }
 
   char length_[header];
   std::size_t head_ = 0;
@@ -159,7 +163,9 @@ class frames {
 
 // The part of HTTP/1.1 that GET and HEAD need.
 
+/// Largest length of a request's head, in bytes.
 inline constexpr std::size_t max_head = 8192;
+/// Largest number of header fields of a request.
 inline constexpr int max_headers = 64;
 
 struct request {
@@ -171,6 +177,7 @@ struct request {
   bool has_body = false;
 };
 
+/// Returns whether `a` equals `lower`, a text in lower case, without regard to case.
 inline bool same(std::string_view a, std::string_view lower) {
   if (a.size() != lower.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -198,9 +205,9 @@ inline bool is_token(std::string_view text) {
 inline int scan(std::string_view input, request& into) {
   const std::string_view window = input.substr(0, max_head);
   const auto incomplete = [&] { return window.size() == max_head ? -431 : 0; };
-  std::size_t at = window.find('\n');
-  if (at == std::string_view::npos) return incomplete();
-  std::string_view line = window.substr(0, at);
+  std::size_t line_end = window.find('\n');
+  if (line_end == std::string_view::npos) return incomplete();
+  std::string_view line = window.substr(0, line_end);
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   const std::size_t first = line.find(' ');
   const std::size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
@@ -213,10 +220,10 @@ inline int scan(std::string_view input, request& into) {
   if (!is_token(into.method) || into.target.empty()) return -400;
   into.minor = version.back() - '0';
   for (int count = 0;; ++count) {
-    const std::size_t begin = at + 1;
-    at = window.find('\n', begin);
-    if (at == std::string_view::npos) return incomplete();
-    line = window.substr(begin, at - begin);
+    const std::size_t begin = line_end + 1;
+    line_end = window.find('\n', begin);
+    if (line_end == std::string_view::npos) return incomplete();
+    line = window.substr(begin, line_end - begin);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     if (line.empty()) break;
     if (count == max_headers) return -431;
@@ -240,7 +247,7 @@ inline int scan(std::string_view input, request& into) {
       into.has_body = true;
     }
   }
-  return static_cast<int>(at + 1);
+  return static_cast<int>(line_end + 1);
 }
 
 inline constexpr std::string_view body = "Hello, World!";
@@ -265,29 +272,29 @@ class plaintext {
   bool feed(std::string_view chunk, std::string& out) {
     std::string_view input = chunk;
     if (!rest_.empty()) input = rest_.append(chunk);
-    std::size_t done = 0;
+    std::size_t consumed = 0;
     bool open = true;
-    while (open && done < input.size()) {
-      request asked;
-      int length = scan(input.substr(done), asked);
+    while (open && consumed < input.size()) {
+      request req;
+      int length = scan(input.substr(consumed), req);
       if (length == 0) break;
-      if (length > 0 && asked.method != "GET" && asked.method != "HEAD") length = -405;
-      if (length > 0 && asked.has_body) length = -413;
+      if (length > 0 && req.method != "GET" && req.method != "HEAD") length = -405;
+      if (length > 0 && req.has_body) length = -413;
       if (length < 0) {
         out += refusal(-length);
         return false;
       }
-      const bool close = asked.close || (asked.minor == 0 && !asked.keep);
-      std::string_view text = close ? reply_close : asked.minor == 0 ? reply_keep : reply;
-      if (asked.method == "HEAD") text.remove_suffix(body.size());
+      const bool close = req.close || (req.minor == 0 && !req.keep);
+      std::string_view text = close ? reply_close : req.minor == 0 ? reply_keep : reply;
+      if (req.method == "HEAD") text.remove_suffix(body.size());
       out += text;
-      done += static_cast<std::size_t>(length);
+      consumed += static_cast<std::size_t>(length);
       open = !close;
     }
     if (rest_.empty()) {
-      rest_.assign(input.substr(done));
+      rest_.assign(input.substr(consumed));
     } else {
-      rest_.erase(0, done);
+      rest_.erase(0, consumed);
     }
     return open;
   }

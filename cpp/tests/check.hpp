@@ -47,13 +47,13 @@ struct registration {
 
 /// Runs the tests whose names contain the first argument, or all tests.
 inline int run_tests(int argc, char** argv) {
-  const std::string_view part = argc > 1 ? argv[1] : "";
+  const std::string_view filter = argc > 1 ? argv[1] : "";
   int count = 0;
-  for (const auto& one : tests()) {
-    if (std::string_view(one.name).find(part) == std::string_view::npos) continue;
-    std::printf("test %s ... ", one.name);
+  for (const auto& test : tests()) {
+    if (std::string_view(test.name).find(filter) == std::string_view::npos) continue;
+    std::printf("test %s ... ", test.name);
     std::fflush(stdout);
-    one.run();
+    test.run();
     std::printf("ok\n");
     ++count;
   }

@@ -11,7 +11,7 @@ struct message {
   std::shared_ptr<int> kept;
 };
 
-/// An object without a copy that counts its instances.
+/// An object that can be moved but not copied, and owns a reference to the value.
 struct unique {
   explicit unique(std::shared_ptr<int> kept) : kept(std::make_unique<std::shared_ptr<int>>(std::move(kept))) {}
   std::unique_ptr<std::shared_ptr<int>> kept;
@@ -71,10 +71,10 @@ u::task<> messages(std::shared_ptr<int> keep) {
   }
 }
 
-/// Checks that every owner of the object is gone.
-void check_once(u::task<> (*of)(std::shared_ptr<int>)) {
+/// Runs a task with a counted value, and checks that every other owner of the value is gone.
+void check_once(u::task<> (*run)(std::shared_ptr<int>)) {
   auto keep = std::make_shared<int>(5);
-  on_two_vcpus(of(keep));
+  on_two_vcpus(run(keep));
   CHECK(keep.use_count() == 1);
 }
 

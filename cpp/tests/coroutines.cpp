@@ -42,14 +42,14 @@ TEST(an_exception_reaches_the_handle) {
       caught = error.what();
     }
     CHECK(caught == "in");
-    bool again = false;
+    bool was_thrown = false;
     auto other = u::spawn(failing("twice"));
     try {
       (void)co_await other.join(u::as_result);
     } catch (const std::runtime_error&) {
-      again = true;
+      was_thrown = true;
     }
-    CHECK(again);
+    CHECK(was_thrown);
   }());
 }
 
@@ -70,17 +70,17 @@ TEST(coroutines_run_in_the_order_of_their_levels) {
   on_one_vcpu(
       []() -> u::task<> {
         std::vector<int> order;
-        std::vector<u::join_handle<>> all;
+        std::vector<u::join_handle<>> handles;
         const auto note = [&order](int n) -> u::task<> {
           order.push_back(n);
           co_return;
         };
-        for (const int n : {40, 3, 63, 10, 3, 20, 1}) all.push_back(u::spawn(note(n), u::level{n}));
+        for (const int n : {40, 3, 63, 10, 3, 20, 1}) handles.push_back(u::spawn(note(n), u::level{n}));
         // The main coroutine is more urgent than the other coroutines, and interrupts them
         // repeatedly.
-        while (order.size() < all.size()) co_await u::sleep(1ms);
+        while (order.size() < handles.size()) co_await u::sleep(1ms);
         CHECK((order == std::vector<int>{1, 3, 3, 10, 20, 40, 63}));
-        for (auto& one : all) co_await one;
+        for (auto& handle : handles) co_await handle;
       }(),
       0);
 }
@@ -171,8 +171,8 @@ TEST(a_stop_request_cancels) {
     co_await u::sleep(1ms);
     std::thread([&] { source.request_stop(); }).join();
     CHECK((co_await handle.join(u::as_result)).error() == std::errc::operation_canceled);
-    auto late = u::spawn(source.get_token(), forever());
-    CHECK(!co_await late.join(u::as_result));
+    auto stopped_at_once = u::spawn(source.get_token(), forever());
+    CHECK(!co_await stopped_at_once.join(u::as_result));
   }());
 }
 

@@ -17,17 +17,17 @@ static task<> yield_alone(int times) {
 }
 
 static task<> yields(int times) {
-  std::vector<join_handle<>> all;
-  for (int i = 0; i < 8; ++i) all.push_back(spawn(yield_alone(times / 8), level{20}));
-  for (auto& one : all) co_await one;
+  std::vector<join_handle<>> handles;
+  for (int i = 0; i < 8; ++i) handles.push_back(spawn(yield_alone(times / 8), level{20}));
+  for (auto& handle : handles) co_await handle;
 }
 
 static task<int> answer(int n) { co_return n; }
 
 static task<> spawn_join(int times) {
   for (int i = 0; i < times; ++i) {
-    auto one = spawn(answer(i));
-    (void)co_await one;
+    auto handle = spawn(answer(i));
+    (void)co_await handle;
   }
 }
 
@@ -97,19 +97,19 @@ int main(int argc, char** argv) {
   settings.vcpus = 1;
   settings.spin_ns = 0;
   settings.reap_interval_ns = 1'000'000'000;
-  runtime made(settings);
+  runtime rt(settings);
   if (name == "yield-alone") {
-    made.block_on(yield_alone(times));
+    rt.block_on(yield_alone(times));
   } else if (name == "yield") {
-    made.block_on(yields(times));
+    rt.block_on(yields(times));
   } else if (name == "spawn-join") {
-    made.block_on(spawn_join(times));
+    rt.block_on(spawn_join(times));
   } else if (name == "hop") {
-    made.block_on(hop(times));
+    rt.block_on(hop(times));
   } else if (name == "request") {
-    made.block_on(request(times));
+    rt.block_on(request(times));
   } else if (name == "echo") {
-    made.block_on(echo(times));
+    rt.block_on(echo(times));
   } else {
     return 2;
   }

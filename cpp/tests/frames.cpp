@@ -7,12 +7,12 @@
 
 #define COUNTS_BLOCKS (UPSHIFT_KEEPS_FRAMES && !THREAD_SANITIZED)
 
-// Live heap blocks; not counted where a sanitizer has its own operators.
+// Number of live heap blocks; not counted where a sanitizer has its own operators.
 [[maybe_unused]] static std::atomic<long> blocks = 0;
 #if COUNTS_BLOCKS
 void* operator new(std::size_t size) {
   ++blocks;
-  if (void* made = std::malloc(size)) return made;
+  if (void* block = std::malloc(size)) return block;
   throw std::bad_alloc();
 }
 void operator delete(void* block) noexcept {
@@ -93,10 +93,10 @@ namespace {
 /// A resource that counts its allocations.
 struct counting : std::pmr::memory_resource {
   long live = 0;
-  long given = 0;
+  long allocations = 0;
   void* do_allocate(std::size_t bytes, std::size_t align) override {
     ++live;
-    ++given;
+    ++allocations;
     return std::pmr::new_delete_resource()->allocate(bytes, align);
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t align) override {
@@ -131,7 +131,7 @@ TEST(frames_come_from_the_given_allocator) {
     CHECK(co_await object.run(std::allocator_arg, &memory) == 5);
     { auto unused = from(std::allocator_arg, &memory, 1); }
   }(memory));
-  CHECK(memory.given == 4 && memory.live == 0);
+  CHECK(memory.allocations == 4 && memory.live == 0);
 }
 
 TEST(a_lack_of_memory_for_a_frame_is_an_error) {
@@ -153,8 +153,8 @@ TEST(a_lack_of_memory_for_a_frame_is_an_error) {
 
 namespace {
 
-/// Returns the address of its frame.
-[[gnu::noinline]] u::task<const void*> here() {
+/// Returns the address of a variable in the frame of the task.
+[[gnu::noinline]] u::task<const void*> frame_address() {
   volatile int local = 0;
   co_await u::yield_now();
   co_return const_cast<const int*>(&local);
@@ -174,10 +174,10 @@ template <std::size_t Size>
 
 TEST(memory_of_an_ended_frame_is_used_for_the_next_frame) {
   on_one_vcpu([]() -> u::task<> {
-    const void* first = co_await here();
-    for (int i = 0; i < 10; ++i) CHECK(co_await here() == first);
+    const void* first = co_await frame_address();
+    for (int i = 0; i < 10; ++i) CHECK(co_await frame_address() == first);
     const long before = blocks;
-    auto handle = u::spawn(here());
+    auto handle = u::spawn(frame_address());
     CHECK(blocks <= before + 1);
     co_await handle;
   }());
@@ -185,7 +185,7 @@ TEST(memory_of_an_ended_frame_is_used_for_the_next_frame) {
 
 #if COUNTS_BLOCKS
 TEST(a_thread_keeps_few_frames_and_none_when_it_ends) {
-  long kept = 0;
+  long cached = 0;
   const long before = blocks;
   std::thread([&] {
     const long before = blocks;
@@ -194,11 +194,12 @@ TEST(a_thread_keeps_few_frames_and_none_when_it_ends) {
       for (int i = 0; i < 1000; ++i) many.push_back(unused());
       CHECK(blocks >= before + 1000);
     }
-    kept = blocks - before;
+    cached = blocks - before;
     for (int i = 0; i < 100; ++i) (void)large<5000>();
-    CHECK(blocks - before == kept);
+    CHECK(blocks - before == cached);
   }).join();
-  CHECK(kept > 0 && kept <= 128);
+  // A thread caches at most 128 frames of one size.
+  CHECK(cached > 0 && cached <= 128);
   CHECK(blocks == before);
 }
 #endif

@@ -49,8 +49,8 @@ TEST(tcp_carries_bytes_both_ways) {
     CHECK(co_await peer.read(std::span<std::byte>(room)) == 4);
     std::string big(1 << 20, 'b');
     auto sending = u::spawn([&]() -> u::task<> {
-      auto back = co_await peer.write_all(u::buffer(std::string(big)));
-      CHECK(back.size() == big.size());
+      auto returned = co_await peer.write_all(u::buffer(std::string(big)));
+      CHECK(returned.size() == big.size());
     });
     CHECK(co_await take(peer, big.size()) == big);
     co_await sending;
@@ -96,8 +96,8 @@ static u::task<> empty_buffers(std::string path) {
   co_await one.write_all(std::move(data));
   upshift_bytes none{};
   upshift_bytes_free(&none);
-  auto back = co_await one.write_all(u::buffer());
-  CHECK(back.empty());
+  auto returned = co_await one.write_all(u::buffer());
+  CHECK(returned.empty());
   co_await one.write_all(std::string_view());
   co_await one.write_all(u::buffer(""));
   // The reads have no room.
@@ -109,13 +109,13 @@ static u::task<> empty_buffers(std::string path) {
   co_await other.write_all(std::string_view("bye"));
   CHECK(co_await take(one, 3) == "bye");
 
-  auto here = u::udp_socket::bind("127.0.0.1:0");
-  const auto to = *here.local_address();
-  CHECK(co_await here.send_to({}, to) == 0);
+  auto socket = u::udp_socket::bind("127.0.0.1:0");
+  const auto to = *socket.local_address();
+  CHECK(co_await socket.send_to({}, to) == 0);
   std::byte room[8];
-  CHECK((co_await here.recv_from(room)).count == 0);
-  CHECK(co_await here.send_to(std::as_bytes(std::span("lost")), to) == 5);
-  CHECK((co_await here.recv_from({})).count == 0);
+  CHECK((co_await socket.recv_from(room)).count == 0);
+  CHECK(co_await socket.send_to(std::as_bytes(std::span("lost")), to) == 5);
+  CHECK((co_await socket.recv_from({})).count == 0);
 
   auto file = co_await u::file::open(path, O_RDWR | O_CREAT | O_TRUNC);
   CHECK((co_await file.write_at(u::buffer(), 3)).count == 0);
@@ -129,10 +129,10 @@ TEST(operations_on_empty_buffers_end_at_once) {
     u::config settings;
     settings.vcpus = 1;
     settings.driver = driver;
-    auto made = u::runtime::make(settings);
-    if (!made) continue;
+    auto runtime = u::runtime::make(settings);
+    if (!runtime) continue;
     const std::string path = scratch("empty");
-    made->block_on(empty_buffers(path));
+    runtime->block_on(empty_buffers(path));
     std::filesystem::remove(path);
   }
 }
@@ -140,12 +140,12 @@ TEST(operations_on_empty_buffers_end_at_once) {
 TEST(addresses_are_reported_and_parsed) {
   on_one_vcpu([]() -> u::task<> {
     auto listening = u::listener::tcp("127.0.0.1:0");
-    const auto at = *listening.local_address();
-    CHECK(at.port != 0 && at.version == 4 && at.to_string() == "127.0.0.1:" + std::to_string(at.port));
-    auto peer = co_await u::connect_tcp(at.to_string());
-    auto here = co_await listening.accept();
-    CHECK(*peer.peer_address() == at && *here.local_address() == at);
-    CHECK(*here.peer_address() == *peer.local_address());
+    const auto bound = *listening.local_address();
+    CHECK(bound.port != 0 && bound.version == 4 && bound.to_string() == "127.0.0.1:" + std::to_string(bound.port));
+    auto peer = co_await u::connect_tcp(bound.to_string());
+    auto accepted = co_await listening.accept();
+    CHECK(*peer.peer_address() == bound && *accepted.local_address() == bound);
+    CHECK(*accepted.peer_address() == *peer.local_address());
     auto [one, other] = connected();
     CHECK(one.peer_address().error() == std::errc::address_family_not_supported);
     for (const char* text : {"127.0.0.1:80", "[::1]:65535", "[2001:db8::7]:1"}) CHECK(u::address::parse(text)->to_string() == text);
@@ -166,7 +166,7 @@ TEST(a_unix_connection_is_split_into_two_halves) {
     }(std::move(output)));
     std::size_t got = 0;
     while (true) {
-      auto [count, back] = co_await input.read(u::buffer(64));
+      auto [count, returned] = co_await input.read(u::buffer(64));
       if (count == 0) break;
       got += count;
     }
@@ -195,20 +195,20 @@ TEST(a_path_that_is_empty_or_too_long_is_an_error) {
 // C would end the name at the NUL.
 TEST(a_name_that_contains_a_nul_is_an_error) {
   using namespace std::string_literals;
-  const auto none = [](const auto& made) { return made.error() == std::errc::invalid_argument; };
+  const auto is_invalid = [](const auto& outcome) { return outcome.error() == std::errc::invalid_argument; };
   const std::string path = scratch("nul");
-  const std::string cut = path + "\0.txt"s;
-  CHECK(none(u::address::parse("127.0.0.1\0:80"s)));
-  CHECK(none(u::listener::tcp("127.0.0.1:0\0"s, u::as_result)));
-  CHECK(none(u::listener::unix_path(cut, u::as_result)));
-  CHECK(none(u::udp_socket::bind("127.0.0.1:0\0"s, u::as_result)));
-  on_one_vcpu([](auto none, std::string cut) -> u::task<> {
-    CHECK(none(co_await u::file::open(cut, O_RDWR | O_CREAT, u::as_result)));
-    CHECK(none(co_await u::connect_unix(cut, u::as_result)));
-    CHECK(none(co_await u::connect_tcp("127.0.0.1:1\0"s, u::as_result)));
-    const auto here = co_await u::file::open(".", O_RDONLY | O_DIRECTORY);
-    CHECK(none(co_await here.open_beneath("x\0y"s, O_RDONLY, u::as_result)));
-  }(none, cut));
+  const std::string path_with_nul = path + "\0.txt"s;
+  CHECK(is_invalid(u::address::parse("127.0.0.1\0:80"s)));
+  CHECK(is_invalid(u::listener::tcp("127.0.0.1:0\0"s, u::as_result)));
+  CHECK(is_invalid(u::listener::unix_path(path_with_nul, u::as_result)));
+  CHECK(is_invalid(u::udp_socket::bind("127.0.0.1:0\0"s, u::as_result)));
+  on_one_vcpu([](auto is_invalid, std::string path_with_nul) -> u::task<> {
+    CHECK(is_invalid(co_await u::file::open(path_with_nul, O_RDWR | O_CREAT, u::as_result)));
+    CHECK(is_invalid(co_await u::connect_unix(path_with_nul, u::as_result)));
+    CHECK(is_invalid(co_await u::connect_tcp("127.0.0.1:1\0"s, u::as_result)));
+    const auto directory = co_await u::file::open(".", O_RDONLY | O_DIRECTORY);
+    CHECK(is_invalid(co_await directory.open_beneath("x\0y"s, O_RDONLY, u::as_result)));
+  }(is_invalid, path_with_nul));
   CHECK(!std::filesystem::exists(path));
   CHECK(upshift_listen_unix(nullptr, nullptr) == -EINVAL);
 }
@@ -225,16 +225,16 @@ TEST(a_path_need_not_be_text) {
 }
 
 TEST(a_descriptor_that_is_not_a_stream_is_refused) {
-  const auto taken = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
+  const auto adoption_error = [](int fd) { return u::stream::from_fd(fd, u::as_result).error().value(); };
   // The descriptor is closed on failure, too.
   const auto refused = [&](int fd) {
     CHECK(fd >= 0);
-    const int code = taken(fd);
+    const int code = adoption_error(fd);
     CHECK(fcntl(fd, F_GETFD) == -1);
     return code;
   };
-  CHECK(taken(-1) == EBADF);
-  CHECK(taken(1 << 20) == EBADF);
+  CHECK(adoption_error(-1) == EBADF);
+  CHECK(adoption_error(1 << 20) == EBADF);
   CHECK(refused(open("/dev/null", O_RDWR)) == ENOTSOCK);
   CHECK(refused(socket(AF_INET, SOCK_DGRAM, 0)) == EPROTOTYPE);
   CHECK(refused(socket(AF_UNIX, SOCK_DGRAM, 0)) == EPROTOTYPE);
@@ -243,8 +243,8 @@ TEST(a_descriptor_that_is_not_a_stream_is_refused) {
   CHECK(listen(listening, 1) == 0);
   CHECK(refused(listening) == EINVAL);
   // An unconnected socket is detected at its first use.
-  on_one_vcpu([](u::stream loose) -> u::task<> {
-    CHECK((co_await loose.recv(u::as_result)).error() == std::errc::not_connected);
+  on_one_vcpu([](u::stream unconnected) -> u::task<> {
+    CHECK((co_await unconnected.recv(u::as_result)).error() == std::errc::not_connected);
   }(u::stream::from_fd(socket(AF_INET, SOCK_STREAM, 0))));
 }
 
@@ -323,7 +323,7 @@ TEST(the_system_calls_of_the_papers_have_two_forms) {
       stop = true;
       co_await waiting;
       CHECK(*(co_await reading).count == 1);
-      // A call that is dropped in flight.
+      // This call is dropped in flight.
       auto dropped = u::read(fds[0], tracked::make(10), u::get_cid());
     }
     while (tracked::alive != 0) co_await u::sleep(1ms);
@@ -433,26 +433,26 @@ TEST(channels_deliver_messages_and_end) {
 TEST(a_mutex_excludes_other_coroutines_and_lends_a_level) {
   on_one_vcpu([]() -> u::task<> {
     u::mutex mutex;
-    int lent = -1;
-    bool waits = false;
+    int lent_level = -1;
+    bool is_waiting = false;
     auto holder = u::spawn(
         [&]() -> u::task<> {
           auto guard = co_await mutex.lock();
-          while (!waits) co_await u::sleep(1ms);
+          while (!is_waiting) co_await u::sleep(1ms);
           co_await u::sleep(1ms);
-          lent = u::current_level();
+          lent_level = u::current_level();
         },
         u::level{50});
     co_await u::sleep(2ms);
     CHECK(!mutex.try_lock());
     auto urgent = u::spawn(
         [&]() -> u::task<> {
-          waits = true;
+          is_waiting = true;
           auto guard = co_await mutex.lock();
         },
         u::level{3});
     co_await urgent;
-    CHECK(lent == 3);
+    CHECK(lent_level == 3);
     co_await holder;
     CHECK(mutex.try_lock());
   }());
@@ -476,8 +476,8 @@ TEST(a_host_name_without_an_address_is_an_error_of_its_own_category) {
 TEST(a_timeout_tells_the_end_of_a_channel_from_the_end_of_the_time) {
   on_one_vcpu([]() -> u::task<> {
     auto [send, receive] = u::channel<int>(4);
-    auto late = co_await u::timeout(1ms, receive.recv());
-    CHECK(!late && late.timed_out());
+    auto timed_out_receive = co_await u::timeout(1ms, receive.recv());
+    CHECK(!timed_out_receive && timed_out_receive.timed_out());
     co_await send.send(5);
     auto got = co_await u::timeout(30s, receive.recv());
     CHECK(got == 5 && !got.timed_out());
@@ -513,10 +513,11 @@ struct playground {
   u::listener listening = u::listener::tcp("127.0.0.1:0");
 };
 
-/// Detached coroutines outlive the main task, so all of them hold it.
+/// Detached coroutines outlive the main task, so each coroutine shares the ownership of the
+/// playground.
 using shared_playground = std::shared_ptr<playground>;
 
-u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
+u::task<> wait_somehow(shared_playground shared, unsigned kind, unsigned delay) {
   counted frame;
   for (unsigned i = 0; i < delay % 3; ++i) co_await u::yield_now();
   switch (kind) {
@@ -535,16 +536,16 @@ u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
       break;
     }
     case 3: {
-      auto guard = co_await here->mutex.lock();
+      auto guard = co_await shared->mutex.lock();
       co_await u::sleep(std::chrono::microseconds(delay));
       break;
     }
     case 4: {
-      (void)co_await here->channel.first.send(std::make_unique<counted>(), u::as_result);
+      (void)co_await shared->channel.first.send(std::make_unique<counted>(), u::as_result);
       break;
     }
     case 5: {
-      (void)co_await here->listening.accept(u::as_result);
+      (void)co_await shared->listening.accept(u::as_result);
       break;
     }
     case 6: {
@@ -557,12 +558,12 @@ u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
       break;
     }
     case 7: {
-      co_await wait_somehow(here, delay % 7, delay / 2);
+      co_await wait_somehow(shared, delay % 7, delay / 2);
       break;
     }
     case 8: {
-      auto child = u::spawn(wait_somehow(here, delay % 7, delay / 2));
-      auto cancels = u::spawn([](u::cid id) -> u::task<> {
+      auto child = u::spawn(wait_somehow(shared, delay % 7, delay / 2));
+      auto canceller = u::spawn([](u::cid id) -> u::task<> {
         co_await u::sleep(200us);
         u::cancel(id);
       }(child.id()));
@@ -580,17 +581,17 @@ u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
     }
     case 11: {
       // Nested trees that end earlier, later, or together with the outer tree.
-      auto first = co_await u::when_any(wait_somehow(here, delay % 8, delay / 2), u::sleep(std::chrono::microseconds(delay)));
+      auto first = co_await u::when_any(wait_somehow(shared, delay % 8, delay / 2), u::sleep(std::chrono::microseconds(delay)));
       (void)first;
       break;
     }
     case 12: {
-      (void)co_await u::timeout(std::chrono::microseconds(delay), wait_somehow(here, delay % 12, delay / 2));
+      (void)co_await u::timeout(std::chrono::microseconds(delay), wait_somehow(shared, delay % 12, delay / 2));
       break;
     }
     case 13: {
       auto [one, other] = connected();
-      (void)co_await u::when_all(one.recv(u::as_result), other.write_all(std::string_view("x"), u::as_result), wait_somehow(here, delay % 7, delay / 2));
+      (void)co_await u::when_all(one.recv(u::as_result), other.write_all(std::string_view("x"), u::as_result), wait_somehow(shared, delay % 7, delay / 2));
       break;
     }
     default: {
@@ -609,8 +610,8 @@ u::task<> wait_somehow(shared_playground here, unsigned kind, unsigned delay) {
 }  // namespace
 
 TEST(a_thousand_random_cancellations) {
-  const char* given = std::getenv("UPSHIFT_SEED");
-  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::atoi(given)) : std::random_device()();
+  const char* seed_text = std::getenv("UPSHIFT_SEED");
+  const unsigned seed = seed_text != nullptr ? static_cast<unsigned>(std::atoi(seed_text)) : std::random_device()();
   std::printf("(UPSHIFT_SEED=%u) ", seed);
   std::fflush(stdout);
   {
@@ -619,22 +620,22 @@ TEST(a_thousand_random_cancellations) {
     u::runtime runtime(settings);
     runtime.block_on([](unsigned seed) -> u::task<> {
       std::mt19937 random(seed);
-      const auto here = std::make_shared<playground>();
+      const auto shared = std::make_shared<playground>();
       std::vector<u::join_handle<>> live;
       for (int i = 0; i < 1000; ++i) {
-        live.push_back(u::spawn(wait_somehow(here, random() % 15, random() % 2000), u::level{static_cast<int>(random() % 64)}));
+        live.push_back(u::spawn(wait_somehow(shared, random() % 15, random() % 2000), u::level{static_cast<int>(random() % 64)}));
         if (random() % 4 == 0) co_await u::sleep(std::chrono::microseconds(random() % 200));
         if (random() % 8 == 0) co_await u::yield_now();
-        const auto at = random() % live.size();
-        live[at].cancel();
+        const auto index = random() % live.size();
+        live[index].cancel();
         if (random() % 2 == 0) {
-          (void)co_await live[at].join(u::as_result);
-          live[at] = std::move(live.back());
+          (void)co_await live[index].join(u::as_result);
+          live[index] = std::move(live.back());
           live.pop_back();
         }
       }
-      for (auto& one : live) one.cancel();
-      for (auto& one : live) (void)co_await one.join(u::as_result);
+      for (auto& handle : live) handle.cancel();
+      for (auto& handle : live) (void)co_await handle.join(u::as_result);
     }(seed));
   }
   // Detached grandchildren end with the runtime, and so do the kernel's buffers.

@@ -29,7 +29,7 @@ struct foreign_of_any_promise {
 };
 
 /// An awaitable of the program that wraps an awaitable of Upshift.
-struct gives_way {
+struct wrapped_yield {
   auto operator co_await() const noexcept { return u::detail::yield_awaiter{true}; }
 };
 
@@ -39,9 +39,9 @@ u::task<> correct_uses(foreign_of_any_promise, std::future<int> later) {
   auto named = number();
   co_await std::move(named);
   co_await u::spawn(number(), u::level{4});
-  co_await gives_way();
-  auto waits = u::suspend([](u::waker waker) { waker.wake(); });
-  co_await waits;
+  co_await wrapped_yield();
+  auto suspended = u::suspend([](u::waker waker) { waker.wake(); });
+  co_await suspended;
   co_await u::blocking([&later] { return later.get(); });
 }
 

@@ -57,20 +57,20 @@ TEST(a_stopped_call_fails_before_during_and_after_its_await) {
     {
       piped pipe;
       auto during = pipe.read();
-      auto waits = u::spawn([&during]() -> u::task<int> { co_return (co_await during).count.error().value(); });
+      auto waiter = u::spawn([&during]() -> u::task<int> { co_return (co_await during).count.error().value(); });
       co_await u::sleep(2ms);
-      CHECK(!waits.is_finished());
+      CHECK(!waiter.is_finished());
       during.stop();
-      CHECK(*co_await u::timeout(30s, waits) == ECANCELED);
+      CHECK(*co_await u::timeout(30s, waiter) == ECANCELED);
     }
     {
       // A thread outside of the runtime stops the call.
       piped pipe;
       auto during = pipe.read();
-      auto waits = u::spawn([&during]() -> u::task<int> { co_return (co_await during).count.error().value(); });
+      auto waiter = u::spawn([&during]() -> u::task<int> { co_return (co_await during).count.error().value(); });
       co_await u::sleep(2ms);
       std::thread([&during] { during.stop(); }).join();
-      CHECK(*co_await u::timeout(30s, waits) == ECANCELED);
+      CHECK(*co_await u::timeout(30s, waiter) == ECANCELED);
     }
     {
       piped pipe;
@@ -112,22 +112,22 @@ TEST(a_call_is_awaited_once) {
     auto refused = u::read(-1, tracked::make(8), u::get_cid());
     CHECK((co_await refused).count.error().value() == EBADF);
     CHECK((co_await refused).count.error().value() == EINVAL);
-    // Two coroutines await the call at once: the first one waits.
+    // Two coroutines await the call at once: the first coroutine waits.
     auto shared = pipe.read();
-    auto waits = u::spawn([&shared]() -> u::task<std::size_t> { co_return *(co_await shared).count; });
+    auto waiter = u::spawn([&shared]() -> u::task<std::size_t> { co_return *(co_await shared).count; });
     co_await u::sleep(2ms);
     CHECK((co_await shared).count.error().value() == EBUSY);
     CHECK((*co_await u::timeout(30s, std::move(shared))).count.error().value() == EBUSY);
     pipe.write();
-    CHECK(*co_await u::timeout(30s, waits) == 1);
+    CHECK(*co_await u::timeout(30s, waiter) == 1);
     // A cancelled waiter leaves the call to the next waiter.
-    auto left = pipe.read();
-    auto cancelled = u::spawn([&left]() -> u::task<> { (void)co_await left; });
+    auto call_for_two = pipe.read();
+    auto cancelled = u::spawn([&call_for_two]() -> u::task<> { (void)co_await call_for_two; });
     co_await u::sleep(2ms);
     cancelled.cancel();
     CHECK(!co_await cancelled.join(u::as_result));
     pipe.write();
-    CHECK(*(*co_await u::timeout(30s, std::move(left))).count == 1);
+    CHECK(*(*co_await u::timeout(30s, std::move(call_for_two))).count == 1);
     co_await wait_for_release();
   }());
 }
@@ -155,13 +155,13 @@ TEST(calls_are_stopped_at_random_while_coroutines_await_them) {
     for (int i = 0; i < 300; ++i) {
       piped pipe;
       auto call = pipe.read();
-      auto waits = u::spawn([&call]() -> u::task<int> { co_return (co_await call).count.error().value(); });
+      auto waiter = u::spawn([&call]() -> u::task<int> { co_return (co_await call).count.error().value(); });
       std::thread other([&call, &pipe, i] {
         for (int n = 0; n < i; ++n) std::atomic_signal_fence(std::memory_order_seq_cst);
         if (i % 2 == 0) pipe.write();
         call.stop();
       });
-      auto code = co_await u::timeout(30s, waits);
+      auto code = co_await u::timeout(30s, waiter);
       other.join();
       CHECK(code && (*code == 0 || *code == ECANCELED));
     }
@@ -183,10 +183,10 @@ TEST(a_task_begins_once) {
   on_two_vcpus([]() -> u::task<> {
     // A task that was awaited is passed to every function that starts a task.
     const auto ended = []() -> u::task<u::task<int>> {
-      auto made = twice(1);
-      CHECK(co_await std::move(made) == 2);
-      CHECK(!made);
-      co_return made;
+      auto awaited = twice(1);
+      CHECK(co_await std::move(awaited) == 2);
+      CHECK(!awaited);
+      co_return awaited;
     };
     CHECK(u::spawn(co_await ended(), u::inherit, u::as_result).error() == std::errc::invalid_argument);
     CHECK(u::spawn(u::handle::current(), co_await ended(), u::inherit, u::as_result).error() == std::errc::invalid_argument);
@@ -234,13 +234,13 @@ TEST(a_running_task_belongs_to_its_awaiter) {
       co_await u::sleep(2ms);
       co_return 1;
     }();
-    auto waits = u::spawn([&shared]() -> u::task<int> { co_return co_await std::move(shared); });
+    auto waiter = u::spawn([&shared]() -> u::task<int> { co_return co_await std::move(shared); });
     co_await u::yield_now();
     co_await u::yield_now();
     CHECK(counted::alive == 1 && !shared);
     CHECK(u::spawn(std::move(shared), u::inherit, u::as_result).error() == std::errc::invalid_argument);
     shared = twice(1);
-    CHECK(co_await waits == 1);
+    CHECK(co_await waiter == 1);
     CHECK(co_await std::move(shared) == 2);
     // Operations of the task on itself.
     u::task<> own;
@@ -289,14 +289,14 @@ TEST(an_operation_is_awaited_once) {
     CHECK(from.try_recv() && !from.try_recv());
     // The second await is made during the first.
     auto waiting = other.recv(u::as_result);
-    auto waits = u::spawn([](auto& waiting) -> u::task<std::string> {
+    auto waiter = u::spawn([](auto& waiting) -> u::task<std::string> {
       auto data = co_await waiting;
       co_return std::string(data->view());
     }(waiting));
     co_await u::sleep(2ms);
     CHECK((co_await waiting).error().value() == EINVAL);
     co_await one.write_all(std::string_view("late"));
-    CHECK(*co_await u::timeout(30s, waits) == "late");
+    CHECK(*co_await u::timeout(30s, waiter) == "late");
     auto stopped = other.recv(u::as_result);
     stopped.stop();
     CHECK((co_await stopped).error().value() == ECANCELED);
@@ -313,12 +313,12 @@ TEST(a_coroutine_is_joined_once) {
       co_await u::sleep(delay);
       co_return 7;
     };
-    const auto joins = [](u::join_handle<int>& handle) -> u::task<u::result<int>> { co_return co_await handle.join(u::as_result); };
+    const auto join_of = [](u::join_handle<int>& handle) -> u::task<u::result<int>> { co_return co_await handle.join(u::as_result); };
     auto handle = u::spawn(after(50ms));
-    auto waits = u::spawn(joins(handle));
+    auto first_waiter = u::spawn(join_of(handle));
     co_await u::sleep(2ms);
     CHECK((co_await handle.join(u::as_result)).error().value() == EBUSY);
-    CHECK(**co_await u::timeout(30s, waits) == 7);
+    CHECK(**co_await u::timeout(30s, first_waiter) == 7);
     CHECK((co_await handle.join(u::as_result)).error().value() == EINVAL);
     auto join = handle.join(u::as_result);
     CHECK((co_await join).error().value() == EINVAL);
@@ -329,7 +329,7 @@ TEST(a_coroutine_is_joined_once) {
     // The handle is moved, detached, assigned or destroyed during a wait.
     for (int kind = 0; kind < 4; ++kind) {
       auto left = std::make_unique<u::join_handle<int>>(u::spawn(after(20ms)));
-      auto waiter = u::spawn(joins(*left));
+      auto waiter = u::spawn(join_of(*left));
       co_await u::sleep(2ms);
       u::join_handle<int> other;
       if (kind == 0) other = std::move(*left);
@@ -343,7 +343,7 @@ TEST(a_coroutine_is_joined_once) {
     // A cancelled wait leaves the handle to the next waiter.
     auto kept = u::spawn(after(20ms));
     CHECK(!co_await u::timeout(1ms, kept));
-    auto gives_up = u::spawn(joins(kept));
+    auto gives_up = u::spawn(join_of(kept));
     co_await u::sleep(1ms);
     gives_up.cancel();
     CHECK(!co_await gives_up.join(u::as_result));
@@ -358,8 +358,8 @@ using u::detail::infinite;
 using u::detail::nanoseconds_of;
 using u::detail::abi_duration;
 
-constexpr auto most = std::numeric_limits<std::int64_t>::max();
-constexpr auto least = std::numeric_limits<std::int64_t>::min();
+constexpr auto max_count = std::numeric_limits<std::int64_t>::max();
+constexpr auto min_count = std::numeric_limits<std::int64_t>::min();
 static_assert(nanoseconds_of(1h) == 3'600'000'000'000);
 static_assert(nanoseconds_of(-1ns) == -1);
 static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::pico>(1)) == 1);
@@ -370,12 +370,12 @@ static_assert(nanoseconds_of(std::chrono::duration<double>(0.5)) == 500'000'000)
 static_assert(nanoseconds_of(std::chrono::duration<double>(std::numeric_limits<double>::infinity())) == infinite);
 static_assert(nanoseconds_of(std::chrono::duration<double>(-std::numeric_limits<double>::infinity())) == -infinite);
 static_assert(abi_duration(nanoseconds_of(std::chrono::hours::max())) == UINT64_MAX);
-static_assert(abi_duration(nanoseconds_of(years(most))) == UINT64_MAX);
-static_assert(abi_duration(nanoseconds_of(years(least))) == 0);
+static_assert(abi_duration(nanoseconds_of(years(max_count))) == UINT64_MAX);
+static_assert(abi_duration(nanoseconds_of(years(min_count))) == 0);
 static_assert(abi_duration(nanoseconds_of(std::chrono::duration<std::uint64_t>(UINT64_MAX))) == UINT64_MAX);
-static_assert(nanoseconds_of(std::chrono::nanoseconds::max()) == most);
-static_assert(nanoseconds_of(std::chrono::nanoseconds::min()) == least);
-static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::ratio<most, most - 1>>(1)) == 1'000'000'001);
+static_assert(nanoseconds_of(std::chrono::nanoseconds::max()) == max_count);
+static_assert(nanoseconds_of(std::chrono::nanoseconds::min()) == min_count);
+static_assert(nanoseconds_of(std::chrono::duration<std::int64_t, std::ratio<max_count, max_count - 1>>(1)) == 1'000'000'001);
 
 /// A clock whose present is at the limit of its range.
 template <std::int64_t Now>
@@ -392,36 +392,36 @@ struct clock_at {
 
 TEST(a_distant_time_point_never_ends_a_wait_and_a_past_time_point_ends_it_at_once) {
   on_one_vcpu([]() -> u::task<> {
-    const auto waits = [](auto when) -> u::task<bool> { co_return !co_await u::timeout(3ms, u::sleep_until(when)); };
+    const auto is_pending = [](auto deadline) -> u::task<bool> { co_return !co_await u::timeout(3ms, u::sleep_until(deadline)); };
     using steady = std::chrono::steady_clock;
     using system = std::chrono::system_clock;
-    CHECK(co_await waits(steady::time_point::max()));
-    CHECK(co_await waits(system::time_point::max()));
-    CHECK(!co_await waits(steady::time_point::min()));
-    CHECK(!co_await waits(system::time_point::min()));
-    CHECK(!co_await waits(steady::time_point()));
-    CHECK(co_await waits(std::chrono::time_point<system, std::chrono::hours>::max()));
-    CHECK(!co_await waits(std::chrono::time_point<system, std::chrono::hours>::min()));
-    CHECK(co_await waits(std::chrono::time_point<system, years>(years(most))));
-    CHECK(!co_await waits(std::chrono::time_point<system, years>(years(least))));
-    CHECK(co_await waits(std::chrono::time_point<system, std::chrono::duration<double>>(std::chrono::duration<double>(1e300))));
-    CHECK(!co_await waits(std::chrono::time_point<system, std::chrono::duration<double>>(std::chrono::duration<double>(-1e300))));
-    using last = clock_at<most>;
-    CHECK(!co_await waits(last::time_point::min()));
-    CHECK(!co_await waits(last::now()));
-    using first = clock_at<least>;
-    CHECK(co_await waits(first::time_point::max()));
-    CHECK(!co_await waits(first::now() + 1s - 1s));
+    CHECK(co_await is_pending(steady::time_point::max()));
+    CHECK(co_await is_pending(system::time_point::max()));
+    CHECK(!co_await is_pending(steady::time_point::min()));
+    CHECK(!co_await is_pending(system::time_point::min()));
+    CHECK(!co_await is_pending(steady::time_point()));
+    CHECK(co_await is_pending(std::chrono::time_point<system, std::chrono::hours>::max()));
+    CHECK(!co_await is_pending(std::chrono::time_point<system, std::chrono::hours>::min()));
+    CHECK(co_await is_pending(std::chrono::time_point<system, years>(years(max_count))));
+    CHECK(!co_await is_pending(std::chrono::time_point<system, years>(years(min_count))));
+    CHECK(co_await is_pending(std::chrono::time_point<system, std::chrono::duration<double>>(std::chrono::duration<double>(1e300))));
+    CHECK(!co_await is_pending(std::chrono::time_point<system, std::chrono::duration<double>>(std::chrono::duration<double>(-1e300))));
+    using last = clock_at<max_count>;
+    CHECK(!co_await is_pending(last::time_point::min()));
+    CHECK(!co_await is_pending(last::now()));
+    using first = clock_at<min_count>;
+    CHECK(co_await is_pending(first::time_point::max()));
+    CHECK(!co_await is_pending(first::now() + 1s - 1s));
     CHECK(!co_await u::timeout(3ms, u::sleep(std::chrono::hours::max())));
-    CHECK(!co_await u::timeout(3ms, u::sleep(years(most))));
+    CHECK(!co_await u::timeout(3ms, u::sleep(years(max_count))));
     co_await u::sleep(std::chrono::hours::min());
     co_await u::sleep(std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN()));
     CHECK(co_await u::timeout(std::chrono::hours::max(), u::sleep(1ms)));
     CHECK(!co_await u::timeout(std::chrono::hours::min(), u::sleep(1h)));
     // A near time point is waited for.
-    const auto when = std::chrono::time_point_cast<std::chrono::duration<double>>(steady::now()) + 3ms;
-    co_await u::sleep_until(when);
-    CHECK(steady::now() >= when);
+    const auto deadline = std::chrono::time_point_cast<std::chrono::duration<double>>(steady::now()) + 3ms;
+    co_await u::sleep_until(deadline);
+    CHECK(steady::now() >= deadline);
   }());
 }
 

@@ -127,7 +127,7 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
     upshift_op op;
     op.vtable = nullptr;
     const auto refused = [&op](int ready) { return ready == 1 && op.vtable == nullptr && std::exchange(op.result, 0) == -EINVAL; };
-    const auto gives_back = [&](auto start) {
+    const auto returns_buffer = [&](auto start) {
       const upshift_buf buf = tracked_buf();
       const bool is_refused = refused(start(&buf));
       CHECK(op.out.buf.data == buf.data);
@@ -147,11 +147,11 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
     CHECK(refused(upshift_mutex_lock(&op, cx, nullptr)) && refused(upshift_receive(&op, cx, nullptr)));
     CHECK(refused(upshift_send(&op, cx, nullptr, to)) && op.out.handles[0] == to);
     CHECK(refused(upshift_udp_send_to(&op, cx, nullptr, to, 4, &address)) && refused(upshift_udp_recv_from(&op, cx, nullptr, to, 4)));
-    CHECK(gives_back([&](const upshift_buf* buf) { return upshift_recv_into(&op, cx, nullptr, buf); }));
-    CHECK(gives_back([&](const upshift_buf* buf) { return upshift_write_all(&op, cx, nullptr, buf); }));
-    CHECK(gives_back([&](const upshift_buf* buf) { return upshift_read_at(&op, cx, nullptr, buf, 0); }));
-    CHECK(gives_back([&](const upshift_buf* buf) { return upshift_write_at(&op, cx, nullptr, buf, 0); }));
-    CHECK(gives_back([&](const upshift_buf* buf) { return upshift_write_all_at(&op, cx, nullptr, buf, 0); }));
+    CHECK(returns_buffer([&](const upshift_buf* buf) { return upshift_recv_into(&op, cx, nullptr, buf); }));
+    CHECK(returns_buffer([&](const upshift_buf* buf) { return upshift_write_all(&op, cx, nullptr, buf); }));
+    CHECK(returns_buffer([&](const upshift_buf* buf) { return upshift_read_at(&op, cx, nullptr, buf, 0); }));
+    CHECK(returns_buffer([&](const upshift_buf* buf) { return upshift_write_at(&op, cx, nullptr, buf, 0); }));
+    CHECK(returns_buffer([&](const upshift_buf* buf) { return upshift_write_all_at(&op, cx, nullptr, buf, 0); }));
     // Valid objects with invalid buffers.
     upshift_file* file = upshift_file_from_fd(dup(0));
     CHECK(file != nullptr && refused(upshift_read_at(&op, cx, file, nullptr, 0)) && op.out.buf.data == nullptr);
@@ -182,7 +182,7 @@ TEST(an_operation_with_null_is_ready_with_an_error) {
 TEST(a_second_operation_at_the_same_time_is_refused) {
   on_two_vcpus([]() -> u::task<> {
     auto [one, other] = connected();
-    auto waits = u::spawn([](u::stream& from) -> u::task<std::string> {
+    auto waiter = u::spawn([](u::stream& from) -> u::task<std::string> {
       auto data = co_await from.recv();
       co_return std::string(data.view());
     }(one));
@@ -195,9 +195,9 @@ TEST(a_second_operation_at_the_same_time_is_refused) {
     // The other direction is independent.
     co_await one.write_all(std::string_view("out"));
     co_await other.write_all(std::string_view("in"));
-    CHECK(*co_await u::timeout(30s, waits) == "in");
+    CHECK(*co_await u::timeout(30s, waiter) == "in");
     auto [to, from] = u::channel<int>(1);
-    auto receives = u::spawn([](u::receiver<int>& from) -> u::task<int> { co_return *co_await from.recv(); }(from));
+    auto receiving = u::spawn([](u::receiver<int>& from) -> u::task<int> { co_return *co_await from.recv(); }(from));
     co_await u::sleep(2ms);
     bool caught = false;
     try {
@@ -207,7 +207,7 @@ TEST(a_second_operation_at_the_same_time_is_refused) {
     }
     CHECK(caught && !from.try_recv());
     co_await to.send(5);
-    CHECK(*co_await u::timeout(30s, receives) == 5);
+    CHECK(*co_await u::timeout(30s, receiving) == 5);
   }());
   CHECK(tracked::alive == 0);
 }
@@ -216,23 +216,23 @@ TEST(an_object_that_is_closed_during_an_operation_ends_with_the_operation) {
   on_two_vcpus([]() -> u::task<> {
     auto [one, other] = connected();
     auto [input, output] = std::move(one).split();
-    auto waits = u::spawn([](u::reader& from) -> u::task<std::string> {
+    auto waiter = u::spawn([](u::reader& from) -> u::task<std::string> {
       auto data = co_await from.recv();
       co_return std::string(data.view());
     }(input));
     co_await u::sleep(2ms);
     input.close();
     co_await other.write_all(std::string_view("late"));
-    CHECK(*co_await u::timeout(30s, waits) == "late");
+    CHECK(*co_await u::timeout(30s, waiter) == "late");
     output.close();
     CHECK((co_await other.recv()).empty());
     auto [to, from] = u::channel<std::unique_ptr<counted>>(1);
-    auto held = std::make_unique<u::receiver<std::unique_ptr<counted>>>(std::move(from));
-    auto receives = u::spawn([](u::receiver<std::unique_ptr<counted>>& from) -> u::task<> { (void)co_await from.recv(); }(*held));
+    auto owner = std::make_unique<u::receiver<std::unique_ptr<counted>>>(std::move(from));
+    auto receiving = u::spawn([](u::receiver<std::unique_ptr<counted>>& from) -> u::task<> { (void)co_await from.recv(); }(*owner));
     co_await u::sleep(2ms);
-    held.reset();
-    receives.cancel();
-    CHECK(!co_await receives.join(u::as_result));
+    owner.reset();
+    receiving.cancel();
+    CHECK(!co_await receiving.join(u::as_result));
     CHECK((co_await to.send(std::make_unique<counted>(), u::as_result)).error().value() == EPIPE);
   }());
   CHECK(counted::alive == 0);
@@ -240,28 +240,28 @@ TEST(an_object_that_is_closed_during_an_operation_ends_with_the_operation) {
 
 TEST(using_a_moved_from_object_is_an_error) {
   on_two_vcpus([]() -> u::task<> {
-    const auto bad = [](const auto& made) { return made.error().value() == EINVAL; };
+    const auto is_invalid = [](const auto& outcome) { return outcome.error().value() == EINVAL; };
     std::byte room[4];
     u::stream stream;
-    CHECK(bad(co_await stream.recv(u::as_result)) && bad(co_await stream.read_exact(room, u::as_result)));
+    CHECK(is_invalid(co_await stream.recv(u::as_result)) && is_invalid(co_await stream.read_exact(room, u::as_result)));
     auto written = co_await stream.write_all(tracked::make(8), u::as_result);
-    CHECK(bad(written.done) && written.buf.capacity() == 8);
-    CHECK(bad(co_await stream.write_all(u::bytes(), u::as_result)) && bad(co_await stream.write_all(std::string_view("x"), u::as_result)));
+    CHECK(is_invalid(written.done) && written.buf.capacity() == 8);
+    CHECK(is_invalid(co_await stream.write_all(u::bytes(), u::as_result)) && is_invalid(co_await stream.write_all(std::string_view("x"), u::as_result)));
     CHECK(stream.shutdown().error().value() == EBADF && stream.fd() < 0 && stream.peer_address().error().value() == EBADF);
     auto listening = u::listener::tcp("127.0.0.1:0");
     auto listens = std::move(listening);
-    CHECK(bad(co_await listening.accept(u::as_result)) && listening.local_address().error().value() == EBADF);
+    CHECK(is_invalid(co_await listening.accept(u::as_result)) && listening.local_address().error().value() == EBADF);
     auto socket = u::udp_socket::bind("127.0.0.1:0");
     auto bound = std::move(socket);
-    CHECK(bad(co_await socket.recv_from(room, u::as_result)) && bad(co_await socket.send_to(room, u::address(), u::as_result)));
+    CHECK(is_invalid(co_await socket.recv_from(room, u::as_result)) && is_invalid(co_await socket.send_to(room, u::address(), u::as_result)));
     CHECK(!socket.local_address() && socket.fd() < 0);
     u::file file;
-    CHECK(bad((co_await file.read_at(tracked::make(8), 0, u::as_result)).count) && bad(co_await file.size(u::as_result)));
-    CHECK(bad(co_await file.sync(u::as_result)) && bad(co_await file.set_size(1, u::as_result)) && file.fd() < 0);
+    CHECK(is_invalid((co_await file.read_at(tracked::make(8), 0, u::as_result)).count) && is_invalid(co_await file.size(u::as_result)));
+    CHECK(is_invalid(co_await file.sync(u::as_result)) && is_invalid(co_await file.set_size(1, u::as_result)) && file.fd() < 0);
     auto [to, from] = u::channel<std::unique_ptr<counted>>(2);
     auto sender = std::move(to);
     auto receiver = std::move(from);
-    CHECK(bad(co_await to.send(std::make_unique<counted>(), u::as_result)) && !to.try_send(std::make_unique<counted>()));
+    CHECK(is_invalid(co_await to.send(std::make_unique<counted>(), u::as_result)) && !to.try_send(std::make_unique<counted>()));
     auto copy = to;
     CHECK(!copy.try_send(nullptr) && !from.try_recv());
     u::mutex mutex;
@@ -275,9 +275,9 @@ TEST(using_a_moved_from_object_is_an_error) {
     }
     CHECK(caught == EINVAL);
     const u::handle none;
-    CHECK(bad(none.wake(u::get_cid())) && bad(none.cancel(u::get_cid())) && bad(none.reprio(u::get_cid(), u::level{1})));
+    CHECK(is_invalid(none.wake(u::get_cid())) && is_invalid(none.cancel(u::get_cid())) && is_invalid(none.reprio(u::get_cid(), u::level{1})));
     CHECK(none.metrics().spawned == 0 && none.metrics(u::level{1}).polls == 0 && none.prometheus().empty());
-    CHECK(bad(u::spawn(none, twice(1), u::inherit, u::as_result)));
+    CHECK(is_invalid(u::spawn(none, twice(1), u::inherit, u::as_result)));
     CHECK(u::handle(none).get() == nullptr);
     u::buffer empty;
     CHECK(empty.append("") && !empty.append("x") && u::buffer(std::string_view()).empty());
@@ -303,13 +303,13 @@ TEST(a_runtime_that_is_freed_on_another_thread_continues) {
   CHECK(upshift_runtime_new(nullptr, &runtime) == 0);
   std::thread([] { upshift_runtime_free(runtime); }).join();
   void* data = nullptr;
-  const upshift_task frees{nullptr,
+  const upshift_task freeing_task{nullptr,
                            [](void*, upshift_cx*) {
                              upshift_runtime_free(runtime);
                              return 1;
                            },
                            nullptr};
-  CHECK(upshift_runtime_block_on(runtime, frees, &data) == 0 && upshift_runtime_block_on(runtime, finished, &data) == 0);
+  CHECK(upshift_runtime_block_on(runtime, freeing_task, &data) == 0 && upshift_runtime_block_on(runtime, finished, &data) == 0);
   upshift_runtime_free(runtime);
 }
 
@@ -330,25 +330,25 @@ TEST(a_handle_outlives_its_runtime) {
 }
 
 TEST(settings_that_depend_on_each_other_are_checked) {
-  const auto tried = [](auto change) {
+  const auto code_for = [](auto change) {
     u::config settings;
     settings.vcpus = 1;
     change(settings);
     return u::runtime::make(settings).error().value();
   };
-  CHECK(tried([](auto& of) { of.pins_len = 1; }) == EINVAL);
-  CHECK(tried([](auto& of) { of.buffers = 16; }) == EINVAL);
-  CHECK(tried([](auto& of) { of.buffer_size = 4096; }) == EINVAL);
-  CHECK(tried([](auto& of) { of.buffers = 16, of.buffer_size = 4096; }) == 0);
-  CHECK(tried([](auto& of) { of.buffers = 65536 + 16, of.buffer_size = 4096; }) == EINVAL);
+  CHECK(code_for([](auto& config) { config.pins_len = 1; }) == EINVAL);
+  CHECK(code_for([](auto& config) { config.buffers = 16; }) == EINVAL);
+  CHECK(code_for([](auto& config) { config.buffer_size = 4096; }) == EINVAL);
+  CHECK(code_for([](auto& config) { config.buffers = 16, config.buffer_size = 4096; }) == 0);
+  CHECK(code_for([](auto& config) { config.buffers = 65536 + 16, config.buffer_size = 4096; }) == EINVAL);
   static const std::uint32_t cpu = 0;
-  CHECK(tried([](auto& of) { of.pins = &cpu; }) == 0);
-  CHECK(tried([](auto& of) { of.pins = &cpu, of.pins_len = 1; }) == 0);
+  CHECK(code_for([](auto& config) { config.pins = &cpu; }) == 0);
+  CHECK(code_for([](auto& config) { config.pins = &cpu, config.pins_len = 1; }) == 0);
   static const std::uint32_t no_cpu = 1 << 20;
-  for (const auto code : {tried([](auto& of) { of.pins = &no_cpu, of.pins_len = 1; }), tried([](auto& of) { of.vcpus = UINT32_MAX; }),
-                          tried([](auto& of) { of.buffers = 17, of.buffer_size = 4096; }), tried([](auto& of) { of.buffers = 16, of.buffer_size = UINT32_MAX; }),
-                          tried([](auto& of) { of.blocking_threads = 0; }), tried([](auto& of) { of.quantum_ns = UINT64_MAX; }),
-                          tried([](auto& of) { of.reap_interval_ns = UINT64_MAX; })}) {
+  for (const auto code : {code_for([](auto& config) { config.pins = &no_cpu, config.pins_len = 1; }), code_for([](auto& config) { config.vcpus = UINT32_MAX; }),
+                          code_for([](auto& config) { config.buffers = 17, config.buffer_size = 4096; }), code_for([](auto& config) { config.buffers = 16, config.buffer_size = UINT32_MAX; }),
+                          code_for([](auto& config) { config.blocking_threads = 0; }), code_for([](auto& config) { config.quantum_ns = UINT64_MAX; }),
+                          code_for([](auto& config) { config.reap_interval_ns = UINT64_MAX; })}) {
     std::printf("%d ", code);
     CHECK(code != ENOTRECOVERABLE);
   }

@@ -60,9 +60,9 @@ TEST(an_exception_of_the_function_of_suspend_is_thrown) {
 
 TEST(a_blocking_function_runs_on_another_thread) {
   on_one_vcpu([]() -> u::task<> {
-    const auto here = std::this_thread::get_id();
-    auto there = u::blocking([] { return std::this_thread::get_id(); });
-    CHECK(co_await there != here);
+    const auto own_thread = std::this_thread::get_id();
+    auto other_thread = u::blocking([] { return std::this_thread::get_id(); });
+    CHECK(co_await other_thread != own_thread);
     auto failing = u::blocking([]() -> int { throw std::runtime_error("blocked"); });
     bool caught = false;
     try {
@@ -80,18 +80,18 @@ TEST(a_handle_spawns_from_another_thread) {
   settings.vcpus = 1;
   u::runtime runtime(settings);
   auto handle = runtime.get_handle();
-  std::atomic<int> ran = 0;
+  std::atomic<int> run_count = 0;
   std::thread([&] {
     for (int i = 0; i < 10; ++i) {
-      u::spawn(handle, [](std::atomic<int>& ran) -> u::task<> {
-        ++ran;
+      u::spawn(handle, [](std::atomic<int>& run_count) -> u::task<> {
+        ++run_count;
         co_return;
-      }(ran)).detach();
+      }(run_count)).detach();
     }
   }).join();
-  runtime.block_on([](std::atomic<int>& ran) -> u::task<> {
-    while (ran < 10) co_await u::yield_now();
-  }(ran));
+  runtime.block_on([](std::atomic<int>& run_count) -> u::task<> {
+    while (run_count < 10) co_await u::yield_now();
+  }(run_count));
   const auto metrics = handle.metrics();
   CHECK(metrics.spawned >= 10 && metrics.polls >= 10);
   CHECK(handle.metrics(u::level{32}).polls >= 10);
@@ -157,8 +157,8 @@ TEST(a_blocking_function_without_a_thread_is_an_error) {
       CHECK(u::blocking(work, u::as_result).error() == std::errc::resource_unavailable_try_again);
       bool caught = false;
       try {
-        auto made = u::blocking(work);
-        made.detach();
+        auto handle = u::blocking(work);
+        handle.detach();
       } catch (const std::system_error& error) {
         caught = error.code().value() == EAGAIN;
       }
@@ -176,15 +176,15 @@ TEST(opening_a_file_without_io_uring_and_threads_is_an_error) {
     u::config settings;
     settings.vcpus = 1;
     settings.driver = 2;
-    auto made = u::runtime::make(settings);
-    CHECK(made);
-    made->block_on([]() -> u::task<> {
+    auto runtime = u::runtime::make(settings);
+    CHECK(runtime);
+    runtime->block_on([]() -> u::task<> {
       refuse({SYS_clone, SYS_clone3}, EAGAIN);
       // This file may open at once, because its name is cached.
-      const auto here = co_await u::file::open("/", O_RDONLY | O_DIRECTORY, u::as_result);
+      const auto root = co_await u::file::open("/", O_RDONLY | O_DIRECTORY, u::as_result);
       const auto file = co_await u::file::open("/tmp/upshift-never-made", O_WRONLY | O_CREAT, u::as_result);
       CHECK(file.error().value() == EAGAIN);
-      if (here) CHECK((co_await here->open_beneath("etc", O_RDONLY, u::as_result)).error().value() == EAGAIN);
+      if (root) CHECK((co_await root->open_beneath("etc", O_RDONLY, u::as_result)).error().value() == EAGAIN);
     }());
   }).join();
 }
@@ -211,17 +211,17 @@ TEST(a_runtime_that_cannot_be_built_returns_the_reason) {
       {SYS_clone3, {EAGAIN}, 2, 2, 0},
       {SYS_clone3, {EAGAIN}, 1, 1, 2},
   };
-  for (const auto& one : cases) {
-    for (const int code : one.codes) {
-      std::thread([&one, code] {
+  for (const auto& test : cases) {
+    for (const int code : test.codes) {
+      std::thread([&test, code] {
         u::config settings;
-        settings.vcpus = one.vcpus;
-        settings.driver = one.driver;
-        settings.preemption = one.preemption;
-        refuse({one.call}, code);
-        const int found = u::runtime::make(settings).error().value();
-        if (found != code) std::fprintf(stderr, "call %ld, error %d, driver %u, preemption %u: %d\n", one.call, code, one.driver, one.preemption, found);
-        CHECK(found == code);
+        settings.vcpus = test.vcpus;
+        settings.driver = test.driver;
+        settings.preemption = test.preemption;
+        refuse({test.call}, code);
+        const int actual = u::runtime::make(settings).error().value();
+        if (actual != code) std::fprintf(stderr, "call %ld, error %d, driver %u, preemption %u: %d\n", test.call, code, test.driver, test.preemption, actual);
+        CHECK(actual == code);
       }).join();
     }
   }
@@ -238,18 +238,18 @@ TEST(a_runtime_without_descriptors_returns_emfile) {
     settings.vcpus = 2;
     settings.driver = driver;
     settings.preemption = preemption;
-    int more = 0;
-    for (;; ++more) {
+    int extra = 0;
+    for (;; ++extra) {
       struct rlimit tight = before;
-      tight.rlim_cur = static_cast<rlim_t>(first + more);
+      tight.rlim_cur = static_cast<rlim_t>(first + extra);
       CHECK(setrlimit(RLIMIT_NOFILE, &tight) == 0);
-      const auto made = u::runtime::make(settings);
+      const auto runtime = u::runtime::make(settings);
       CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
-      if (made) break;
-      if (made.error().value() != EMFILE) std::fprintf(stderr, "driver %u, preemption %u, %d descriptors: %s\n", driver, preemption, more, made.error().message().c_str());
-      CHECK(made.error().value() == EMFILE && more < 64);
+      if (runtime) break;
+      if (runtime.error().value() != EMFILE) std::fprintf(stderr, "driver %u, preemption %u, %d descriptors: %s\n", driver, preemption, extra, runtime.error().message().c_str());
+      CHECK(runtime.error().value() == EMFILE && extra < 64);
     }
-    CHECK(more > 0);
+    CHECK(extra > 0);
   }
 }
 

@@ -35,9 +35,9 @@ std::size_t length_or_throw(int n) {
   return text.size();
 }
 
-u::task<long> busy(shared& with, watch::time_point until) {
+u::task<long> busy(shared& data, watch::time_point deadline) {
   long rounds = 0;
-  while (watch::now() < until) {
+  while (watch::now() < deadline) {
     std::size_t sum = 0;
     for (int i = 0; i < 1000; ++i) {
       try {
@@ -45,7 +45,7 @@ u::task<long> busy(shared& with, watch::time_point until) {
       } catch (const std::runtime_error& error) {
         sum += std::string(error.what()).size();
       }
-      if (i % 10 == 0) with.put(i, static_cast<std::size_t>(i));
+      if (i % 10 == 0) data.put(i, static_cast<std::size_t>(i));
     }
     // Each `i` adds 100 + i.
     CHECK(sum == 599'500);
@@ -55,11 +55,11 @@ u::task<long> busy(shared& with, watch::time_point until) {
   co_return rounds;
 }
 
-u::task<long> urgent(shared& with, watch::time_point until) {
+u::task<long> urgent(shared& data, watch::time_point deadline) {
   long rounds = 0;
-  while (watch::now() < until) {
+  while (watch::now() < deadline) {
     co_await u::sleep(500us);
-    with.put(7, 6);
+    data.put(7, 6);
     try {
       throw rounds;
     } catch (long thrown) {
@@ -77,11 +77,11 @@ void all_end(unsigned vcpus) {
     // be suspended for the holder. Under ThreadSanitizer, each coroutine has its own lock.
     std::array<shared, 5> tables;
     const auto table = [&](std::size_t i) -> shared& { return tables[THREAD_SANITIZED ? i : 0]; };
-    const auto until = watch::now() + 400ms;
-    std::vector<u::join_handle<long>> all;
-    for (int i = 0; i < 4; ++i) all.push_back(u::spawn(busy(table(i), until), u::level{40 + i}));
-    all.push_back(u::spawn(urgent(table(4), until), u::level{1}));
-    for (auto& one : all) (void)co_await one;
+    const auto deadline = watch::now() + 400ms;
+    std::vector<u::join_handle<long>> handles;
+    for (int i = 0; i < 4; ++i) handles.push_back(u::spawn(busy(table(i), deadline), u::level{40 + i}));
+    handles.push_back(u::spawn(urgent(table(4), deadline), u::level{1}));
+    for (auto& handle : handles) (void)co_await handle;
     CHECK(table(0).table.size() > 0);
   }());
   if (runtime.get_handle().metrics().suspensions == 0) std::printf("skipped: nothing was suspended ... ");
@@ -94,12 +94,12 @@ TEST(preemption_suspends_a_coroutine_of_cpp) {
   settings.vcpus = 1;
   settings.preemption = 1;
   u::runtime runtime(settings);
-  const bool early = runtime.block_on([]() -> u::task<bool> {
+  const bool stopped_early = runtime.block_on([]() -> u::task<bool> {
     std::atomic<bool> stop = false;
     auto batch = u::spawn(
         [&stop]() -> u::task<bool> {
-          const auto until = std::chrono::steady_clock::now() + 5s;
-          while (!stop && std::chrono::steady_clock::now() < until) {
+          const auto deadline = std::chrono::steady_clock::now() + 5s;
+          while (!stop && std::chrono::steady_clock::now() < deadline) {
           }
           co_return stop.load();
         },
@@ -113,7 +113,7 @@ TEST(preemption_suspends_a_coroutine_of_cpp) {
     co_await urgent;
     co_return co_await batch;
   }());
-  if (!early) std::printf("skipped: no preemption here ... ");
+  if (!stopped_early) std::printf("skipped: no preemption here ... ");
 }
 
 TEST(polls_that_lock_allocate_and_throw_end_when_they_are_suspended) { all_end(1); }

@@ -19,18 +19,18 @@ T on_one_vcpu(u::task<T> main, int level = 32) {
   u::config settings;
   settings.vcpus = 1;
   settings.main_level = static_cast<std::uint32_t>(level);
-  auto made = u::runtime::make(settings);
-  CHECK(made);
-  return made->block_on(std::move(main));
+  auto runtime = u::runtime::make(settings);
+  CHECK(runtime);
+  return runtime->block_on(std::move(main));
 }
 
 template <class T>
 T on_two_vcpus(u::task<T> main) {
   u::config settings;
   settings.vcpus = 2;
-  auto made = u::runtime::make(settings);
-  CHECK(made);
-  return made->block_on(std::move(main));
+  auto runtime = u::runtime::make(settings);
+  CHECK(runtime);
+  return runtime->block_on(std::move(main));
 }
 
 inline u::task<int> twice(int n) {

@@ -44,12 +44,12 @@ class server {
       _exit(127);
     }
     close(out[1]);
-    std::string said;
+    std::string output;
     for (char c; read(out[0], &c, 1) == 1;) {
-      said += c;
-      const auto at = said.find("127.0.0.1:");
-      if (c == '\n' && at != std::string::npos) {
-        port_ = std::stoi(said.substr(at + 10));
+      output += c;
+      const auto position = output.find("127.0.0.1:");
+      if (c == '\n' && position != std::string::npos) {
+        port_ = std::stoi(output.substr(position + 10));
         break;
       }
     }
@@ -63,9 +63,9 @@ class server {
     close(out_);
   }
 
-  /// Returns the answer to `bytes`, which are split at random places, until the server has sent
-  /// everything and closed.
-  std::string answer(const std::string& bytes, unsigned seed, bool ends = true) const {
+  /// Sends `bytes` in parts of random sizes; returns all bytes that the server sends before it
+  /// closes the connection. With `shuts_down` the client ends its sending direction.
+  std::string answer(const std::string& bytes, unsigned seed, bool shuts_down = true) const {
     std::mt19937 random(seed);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const timeval limit{20, 0};
@@ -82,14 +82,14 @@ class server {
       if (got > 0) all.append(room, static_cast<std::size_t>(got));
       return got;
     };
-    for (std::size_t at = 0; at < bytes.size();) {
-      const std::size_t part = std::min<std::size_t>(bytes.size() - at, 1 + random() % (random() % 4 == 0 ? 20'000 : 200));
-      if (send(fd, bytes.data() + at, part, MSG_NOSIGNAL) < 0) break;
-      at += part;
+    for (std::size_t sent = 0; sent < bytes.size();) {
+      const std::size_t part = std::min<std::size_t>(bytes.size() - sent, 1 + random() % (random() % 4 == 0 ? 20'000 : 200));
+      if (send(fd, bytes.data() + sent, part, MSG_NOSIGNAL) < 0) break;
+      sent += part;
       while (take(MSG_DONTWAIT) > 0) {
       }
     }
-    if (ends) shutdown(fd, SHUT_WR);
+    if (shuts_down) shutdown(fd, SHUT_WR);
     while (take(0) > 0) {
     }
     close(fd);
@@ -104,13 +104,13 @@ class server {
 
 std::string frame(std::size_t n, std::mt19937_64& random) {
   const auto length = static_cast<std::uint32_t>(8 * n * n);
-  std::string made(4 + length, '\0');
-  std::memcpy(made.data(), &length, 4);
+  std::string bytes(4 + length, '\0');
+  std::memcpy(bytes.data(), &length, 4);
   for (std::size_t i = 0; i < n * n; ++i) {
     const std::uint64_t value = random();
-    std::memcpy(made.data() + 4 + 8 * i, &value, 8);
+    std::memcpy(bytes.data() + 4 + 8 * i, &value, 8);
   }
-  return made;
+  return bytes;
 }
 
 void matrices(const std::string& examples, const std::string& upshift) {
@@ -119,16 +119,16 @@ void matrices(const std::string& examples, const std::string& upshift) {
   std::mt19937_64 random(7);
   std::size_t bytes = 0;
   for (unsigned round = 0; round < 12; ++round) {
-    std::string asked;
-    for (std::size_t n = 1; n <= 24; ++n) asked += frame(round == 0 ? n : 1 + random() % 40, random);
-    if (round == 1) asked = frame(200, random);
+    std::string request;
+    for (std::size_t n = 1; n <= 24; ++n) request += frame(round == 0 ? n : 1 + random() % 40, random);
+    if (round == 1) request = frame(200, random);
     // Invalid bytes end the connection after the replies to earlier frames.
     const bool broken = round % 4 == 3;
-    if (broken) asked += std::string("\x07\x00\x00\x00", 4);
-    const std::string expected = reference.answer(asked, round);
-    const std::string got = example.answer(asked, round);
+    if (broken) request += std::string("\x07\x00\x00\x00", 4);
+    const std::string expected = reference.answer(request, round);
+    const std::string got = example.answer(request, round);
     CHECK(got == expected);
-    CHECK(got.size() == (broken ? asked.size() - 4 : asked.size()));
+    CHECK(got.size() == (broken ? request.size() - 4 : request.size()));
     bytes += got.size();
   }
   std::printf("matrix_server: %zu bytes, the same as those of upshift\n", bytes);
@@ -152,10 +152,10 @@ void plaintext(const std::string& examples, const std::string& upshift) {
       "GET / HTTP/1.1\r\nA: " + std::string(9000, 'a') + "\r\n\r\n",
       "GET / HT",
   };
-  for (const auto& asked : requests) {
-    const std::string expected = reference.answer(asked, 3);
-    const std::string got = example.answer(asked, 3);
-    if (got != expected) std::fprintf(stderr, "asked %.60s\nexpected %.200s\ngot %.200s\n", asked.c_str(), expected.c_str(), got.c_str());
+  for (const auto& request : requests) {
+    const std::string expected = reference.answer(request, 3);
+    const std::string got = example.answer(request, 3);
+    if (got != expected) std::fprintf(stderr, "request %.60s\nexpected %.200s\ngot %.200s\n", request.c_str(), expected.c_str(), got.c_str());
     CHECK(got == expected);
   }
   std::printf("plaintext_server: the same bytes as those of upshift\n");

@@ -81,10 +81,10 @@ TEST(a_coroutine_continues_after_a_timeout) {
 TEST(an_abandoned_wait_for_a_coroutine_no_longer_lends_a_level) {
   on_one_vcpu([]() -> u::task<> {
     int level = -1;
-    bool ends = false;
+    bool is_over = false;
     auto background = u::spawn(
         [&]() -> u::task<> {
-          while (!ends) {
+          while (!is_over) {
             co_await u::sleep(1ms);
             level = u::current_level();
           }
@@ -102,7 +102,7 @@ TEST(an_abandoned_wait_for_a_coroutine_no_longer_lends_a_level) {
     for (int n = 0; level != 50 && n < 10'000; ++n) co_await u::sleep(1ms);
     CHECK(level == 50);
     urgent.cancel();
-    ends = true;
+    is_over = true;
     co_await background;
   }());
 }
@@ -110,20 +110,20 @@ TEST(an_abandoned_wait_for_a_coroutine_no_longer_lends_a_level) {
 TEST(a_cancelled_wait_for_a_coroutine_does_not_cancel_it) {
   on_one_vcpu([]() -> u::task<> {
     auto handle = u::spawn(after(300ms, 3));
-    auto waits = u::spawn([&handle]() -> u::task<> { (void)co_await u::when_any(handle.join(), u::sleep(1h)); });
+    auto waiter = u::spawn([&handle]() -> u::task<> { (void)co_await u::when_any(handle.join(), u::sleep(1h)); });
     co_await u::sleep(1ms);
-    waits.cancel();
-    CHECK(!co_await waits.join(u::as_result));
+    waiter.cancel();
+    CHECK(!co_await waiter.join(u::as_result));
     CHECK(co_await handle == 3);
   }());
 }
 
 TEST(when_all_runs_its_branches_concurrently) {
   on_one_vcpu([]() -> u::task<> {
-    const auto begun = std::chrono::steady_clock::now();
+    const auto started = std::chrono::steady_clock::now();
     auto [a, b, nothing, c] = co_await u::when_all(after(300ms, 1), after(200ms, 2), u::sleep(250ms), after(10ms, 3));
     // In sequence they would sleep for 760 ms.
-    CHECK(std::chrono::steady_clock::now() - begun < 700ms);
+    CHECK(std::chrono::steady_clock::now() - started < 700ms);
     CHECK(a == 1 && b == 2 && c == 3);
     (void)nothing;
     auto [one, other] = connected();
@@ -180,13 +180,13 @@ TEST(a_ready_result_is_released_when_its_coroutine_is_cancelled) {
     auto listening = u::listener::tcp("127.0.0.1:0");
     auto peer = co_await u::connect_tcp(listening.local_address()->to_string());
     co_await other.write_all(std::string_view("there"));
-    auto waits = u::spawn([&]() -> u::task<> {
+    auto waiter = u::spawn([&]() -> u::task<> {
       (void)co_await u::when_all(one.recv(), listening.accept(), []() -> u::task<counted> { co_return counted(); }(), forever());
     });
     co_await u::sleep(5ms);
     CHECK(counted::alive == 2);
-    waits.cancel();
-    CHECK(!co_await waits.join(u::as_result));
+    waiter.cancel();
+    CHECK(!co_await waiter.join(u::as_result));
     CHECK(counted::alive == 0);
     // The connection that had been accepted is closed.
     CHECK((co_await peer.recv()).empty());
@@ -195,9 +195,9 @@ TEST(a_ready_result_is_released_when_its_coroutine_is_cancelled) {
 
 TEST(sleep_until_waits_for_a_time_point) {
   on_one_vcpu([]() -> u::task<> {
-    const auto when = std::chrono::steady_clock::now() + 3ms;
-    co_await u::sleep_until(when);
-    CHECK(std::chrono::steady_clock::now() >= when);
+    const auto deadline = std::chrono::steady_clock::now() + 3ms;
+    co_await u::sleep_until(deadline);
+    CHECK(std::chrono::steady_clock::now() >= deadline);
     co_await u::sleep_until(std::chrono::system_clock::now() - 1h);
   }());
 }

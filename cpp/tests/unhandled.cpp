@@ -36,19 +36,19 @@ u::task<> wait_until_lost(int number) {
 /// Runs a function in a child process; returns its standard error and its status.
 template <class F>
 std::pair<std::string, int> in_a_child(F run) {
-  int said[2];
-  CHECK(pipe(said) == 0);
+  int output[2];
+  CHECK(pipe(output) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    dup2(said[1], 2);
+    dup2(output[1], 2);
     run();
     _exit(0);
   }
-  close(said[1]);
+  close(output[1]);
   std::string all;
   char part[256];
-  for (ssize_t n; (n = read(said[0], part, sizeof part)) > 0;) all.append(part, static_cast<std::size_t>(n));
-  close(said[0]);
+  for (ssize_t n; (n = read(output[0], part, sizeof part)) > 0;) all.append(part, static_cast<std::size_t>(n));
+  close(output[0]);
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
   return {all, status};
@@ -58,15 +58,15 @@ std::pair<std::string, int> in_a_child(F run) {
 
 TEST(an_exception_of_a_detached_coroutine_ends_the_program) {
   // The sanitizers report such an end differently.
-  const auto [said, status] = in_a_child([] {
+  const auto [output, status] = in_a_child([] {
     on_two_vcpus([]() -> u::task<> {
       u::spawn(throws(1ms)).detach();
       co_await u::sleep(30s);
     }());
   });
   CHECK(status != 0);
-  CHECK(said.find("no join handle is left") != std::string::npos);
-  CHECK(said.find("lost") != std::string::npos);
+  CHECK(output.find("no join handle is left") != std::string::npos);
+  CHECK(output.find("lost") != std::string::npos);
 }
 
 TEST(a_handler_gets_each_exception_that_no_join_takes) {
@@ -75,10 +75,10 @@ TEST(a_handler_gets_each_exception_that_no_join_takes) {
     // A handle is detached before the throw, detached after it, destroyed, or assigned to.
     u::spawn(throws(2ms)).detach();
     co_await wait_until_lost(1);
-    auto late = u::spawn(throws());
-    while (!late.is_finished()) co_await u::sleep(1ms);
+    auto finished = u::spawn(throws());
+    while (!finished.is_finished()) co_await u::sleep(1ms);
     CHECK(lost == 1);
-    late.detach();
+    finished.detach();
     co_await wait_until_lost(2);
     { auto dropped = u::spawn(throws(1ms)); }
     co_await wait_until_lost(3);

@@ -31,30 +31,30 @@ struct address : upshift_addr {
     const auto failed = [] { return result<address>::failure(-EINVAL); };
     const auto colon = text.rfind(':');
     if (colon == std::string_view::npos) return failed();
-    address made;
+    address parsed;
     const char* end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, made.port);
+    const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, parsed.port);
     if (error != std::errc() || rest != end) return failed();
     std::string_view host = text.substr(0, colon);
     const bool is_v6 = host.size() >= 2 && host.front() == '[' && host.back() == ']';
     if (is_v6) host = host.substr(1, host.size() - 2);
-    made.version = is_v6 ? 6 : 4;
+    parsed.version = is_v6 ? 6 : 4;
     const std::string number(host);
     const char* const raw = detail::c_string(number);
-    if (raw == nullptr || inet_pton(is_v6 ? AF_INET6 : AF_INET, raw, made.ip) != 1) return failed();
-    return made;
+    if (raw == nullptr || inet_pton(is_v6 ? AF_INET6 : AF_INET, raw, parsed.ip) != 1) return failed();
+    return parsed;
   }
 
   /// Formats the address for parse().
   std::string to_string() const {
     char host[INET6_ADDRSTRLEN] = "";
     inet_ntop(version == 6 ? AF_INET6 : AF_INET, ip, host, sizeof host);
-    std::string made;
-    if (version == 6) made += '[';
-    made += host;
-    if (version == 6) made += ']';
-    made += ':';
-    return made += std::to_string(port);
+    std::string text;
+    if (version == 6) text += '[';
+    text += host;
+    if (version == 6) text += ']';
+    text += ':';
+    return text += std::to_string(port);
   }
 
   friend bool operator==(const address& a, const address& b) noexcept {
@@ -68,27 +68,27 @@ namespace detail {
 /// an internet socket.
 template <class Ask>
 result<address> address_of(int fd, Ask ask) {
-  sockaddr_storage found{};
-  socklen_t size = sizeof found;
-  if (ask(fd, reinterpret_cast<sockaddr*>(&found), &size) != 0) return result<address>::failure(-errno);
-  address made;
-  if (found.ss_family == AF_INET) {
+  sockaddr_storage raw_address{};
+  socklen_t size = sizeof raw_address;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&raw_address), &size) != 0) return result<address>::failure(-errno);
+  address converted;
+  if (raw_address.ss_family == AF_INET) {
     sockaddr_in raw;
-    std::memcpy(&raw, &found, sizeof raw);
-    made.version = 4;
-    made.port = ntohs(raw.sin_port);
-    std::memcpy(made.ip, &raw.sin_addr, sizeof raw.sin_addr);
-  } else if (found.ss_family == AF_INET6) {
+    std::memcpy(&raw, &raw_address, sizeof raw);
+    converted.version = 4;
+    converted.port = ntohs(raw.sin_port);
+    std::memcpy(converted.ip, &raw.sin_addr, sizeof raw.sin_addr);
+  } else if (raw_address.ss_family == AF_INET6) {
     sockaddr_in6 raw;
-    std::memcpy(&raw, &found, sizeof raw);
-    made.version = 6;
-    made.port = ntohs(raw.sin6_port);
-    made.scope = raw.sin6_scope_id;
-    std::memcpy(made.ip, &raw.sin6_addr, sizeof raw.sin6_addr);
+    std::memcpy(&raw, &raw_address, sizeof raw);
+    converted.version = 6;
+    converted.port = ntohs(raw.sin6_port);
+    converted.scope = raw.sin6_scope_id;
+    std::memcpy(converted.ip, &raw.sin6_addr, sizeof raw.sin6_addr);
   } else {
     return result<address>::failure(-EAFNOSUPPORT);
   }
-  return made;
+  return converted;
 }
 
 inline result<address> local_address_of(int fd) { return address_of(fd, getsockname); }

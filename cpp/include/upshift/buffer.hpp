@@ -47,10 +47,10 @@ class buffer {
 
   /// Creates a buffer of bytes that live forever, such as a literal.
   static buffer constant(std::string_view bytes) noexcept {
-    buffer made;
-    made.raw_.data = reinterpret_cast<std::uint8_t*>(const_cast<char*>(bytes.data()));
-    made.raw_.len = made.raw_.capacity = bytes.size();
-    return made;
+    buffer buf;
+    buf.raw_.data = reinterpret_cast<std::uint8_t*>(const_cast<char*>(bytes.data()));
+    buf.raw_.len = buf.raw_.capacity = bytes.size();
+    return buf;
   }
 
   /// Adopts memory with its own release function, called after the kernel's terminal completion.

@@ -135,9 +135,9 @@ class [[nodiscard]] result<void> {
 
   result() = default;
   static result failure(std::int64_t code) {
-    result made;
-    made.code_ = static_cast<int>(-code);
-    return made;
+    result failed;
+    failed.code_ = static_cast<int>(-code);
+    return failed;
   }
   bool has_value() const noexcept { return code_ == 0; }
   explicit operator bool() const noexcept { return has_value(); }

@@ -127,11 +127,11 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   async_call(starter start, int fd, buffer buf, cid wakes) noexcept {
     op_.vtable = nullptr;
     const int code = start(&op_, fd, buf.raw(), static_cast<std::uint64_t>(wakes));
-    const upshift_buf given = buf.release();
+    const upshift_buf returned_buf = buf.release();
     if (code >= 0) return;
     op_.result = code;
     // A call that panicked has released the buffer.
-    op_.out.buf = code == -ENOTRECOVERABLE ? upshift_buf{} : given;
+    op_.out.buf = code == -ENOTRECOVERABLE ? upshift_buf{} : returned_buf;
   }
   async_call(const async_call&) = delete;
   async_call& operator=(const async_call&) = delete;
@@ -143,9 +143,9 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
     std::optional<waker> waiting;
     {
       std::lock_guard held(lock_);
-      if (over_ != 0) return;
-      over_ = -ECANCELED;
-      if (waits_ != nullptr) waiting.emplace(std::move(*std::exchange(waits_, nullptr)->waker_));
+      if (end_code_ != 0) return;
+      end_code_ = -ECANCELED;
+      if (awaiter_ != nullptr) waiting.emplace(std::move(*std::exchange(awaiter_, nullptr)->waker_));
     }
     // No poll follows.
     if (op_.vtable != nullptr) {
@@ -163,7 +163,7 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
     awaiter& operator=(const awaiter&) = delete;
     ~awaiter() {
       std::lock_guard held(call_.lock_);
-      if (call_.waits_ == this) call_.waits_ = nullptr;
+      if (call_.awaiter_ == this) call_.awaiter_ = nullptr;
     }
 
     bool await_ready() const noexcept { return false; }
@@ -176,8 +176,8 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
     tried_transfer await_resume() noexcept {
       std::lock_guard held(call_.lock_);
       if (is_busy_) return failed(-EBUSY);
-      if (call_.over_ != 0) return failed(call_.over_);
-      call_.over_ = -EINVAL;
+      if (call_.end_code_ != 0) return failed(call_.end_code_);
+      call_.end_code_ = -EINVAL;
       const upshift_op& op = call_.op_;
       return {detail::value_or_error<as_result_t>(op.result, [&] { return static_cast<std::size_t>(op.result); }), buffer(op.out.buf)};
     }
@@ -185,9 +185,9 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
     /// Begins the wait, as part of a wait for several awaitables.
     bool begin(upshift_cx* cx) noexcept {
       std::lock_guard held(call_.lock_);
-      is_busy_ = call_.waits_ != nullptr;
+      is_busy_ = call_.awaiter_ != nullptr;
       if (is_busy_ || is_ready(cx)) return true;
-      call_.waits_ = this;
+      call_.awaiter_ = this;
       waker_.emplace(cx);
       return false;
     }
@@ -200,9 +200,9 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
    private:
     friend async_call;
 
-    static int poll_again(detail::waiting* what, upshift_cx* cx) noexcept { return static_cast<awaiter*>(what)->poll(cx); }
+    static int poll_again(detail::waiting* wait, upshift_cx* cx) noexcept { return static_cast<awaiter*>(wait)->poll(cx); }
     static tried_transfer failed(int code) { return {result<std::size_t>::failure(code), buffer()}; }
-    bool is_ready(upshift_cx* cx) noexcept { return call_.over_ != 0 || call_.op_.vtable == nullptr || upshift_op_poll(&call_.op_, cx) != 0; }
+    bool is_ready(upshift_cx* cx) noexcept { return call_.end_code_ != 0 || call_.op_.vtable == nullptr || upshift_op_poll(&call_.op_, cx) != 0; }
 
     async_call& call_;
     bool is_busy_ = false;
@@ -215,8 +215,9 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   std::mutex lock_;
   upshift_op op_;
   /// Negative errno if the result cannot be taken; 0 if it can be taken, now or later.
-  int over_ = 0;
-  awaiter* waits_ = nullptr;
+  int end_code_ = 0;
+  /// The await that waits for the call; null if there is none.
+  awaiter* awaiter_ = nullptr;
 };
 
 namespace detail {

@@ -32,7 +32,9 @@ struct frame_cache {
   struct frame {
     frame* next;
   };
+  /// Difference between two sizes of cached frames, in bytes.
   static constexpr std::size_t step = 64;
+  /// Number of sizes of cached frames.
   static constexpr std::size_t sizes = 16;
   /// Maximum number of cached steps per size: 8 KiB.
   static constexpr std::size_t steps_of_a_size = 128;
@@ -53,6 +55,7 @@ struct at_thread_exit {
       while (first != nullptr) ::operator delete(std::exchange(first, first->next));
     }
   }
+  /// Constructs the object of this thread, if that has not happened yet.
   void touch() noexcept {}
 };
 inline thread_local at_thread_exit at_exit;

@@ -57,24 +57,24 @@ struct to_bytes {
 template <error_mode M>
 struct to_transfer {
   auto operator()(upshift_op& op) const {
-    buffer back(op.out.buf);
+    buffer returned(op.out.buf);
     if constexpr (M::throws) {
       if (op.result < 0) raise(op.result);
-      return transfer{static_cast<std::size_t>(op.result), std::move(back)};
+      return transfer{static_cast<std::size_t>(op.result), std::move(returned)};
     } else {
-      return tried_transfer{value_or_error<M>(op.result, [&] { return static_cast<std::size_t>(op.result); }), std::move(back)};
+      return tried_transfer{value_or_error<M>(op.result, [&] { return static_cast<std::size_t>(op.result); }), std::move(returned)};
     }
   }
 };
 template <error_mode M>
 struct to_write_result {
   auto operator()(upshift_op& op) const {
-    buffer back(op.out.buf);
+    buffer returned(op.out.buf);
     if constexpr (M::throws) {
       if (op.result < 0) raise(op.result);
-      return back;
+      return returned;
     } else {
-      return tried_write{value_or_error<M>(op.result, [] {}), std::move(back)};
+      return tried_write{value_or_error<M>(op.result, [] {}), std::move(returned)};
     }
   }
 };
@@ -354,9 +354,9 @@ class udp_socket {
   }
 
   result<address> local_address() const {
-    address made;
-    const int code = upshift_udp_local(raw_.get(), &made);
-    return detail::value_or_error<as_result_t>(code, [&] { return made; });
+    address bound;
+    const int code = upshift_udp_local(raw_.get(), &bound);
+    return detail::value_or_error<as_result_t>(code, [&] { return bound; });
   }
   int fd() const noexcept { return upshift_udp_fd(raw_.get()); }
 

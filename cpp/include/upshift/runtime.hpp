@@ -77,8 +77,8 @@ class runtime {
 /// Runs one task in a runtime with default settings.
 template <class T>
 T run(task<T> main) {
-  runtime made;
-  return made.block_on(std::move(main));
+  runtime rt;
+  return rt.block_on(std::move(main));
 }
 
 UPSHIFT_END

@@ -33,7 +33,7 @@ concept operation_like = requires(Awaitable& awaitable, upshift_cx* cx) {
 template <class Awaitable>
 concept branchable = std::is_rvalue_reference_v<Awaitable&&> && (operation_like<Awaitable> || is_task<Awaitable> || std::same_as<Awaitable, async_call>);
 
-/// A branch of a wait. Its result is taken as soon as it is ready, so that a cancelled coroutine
+/// A branch of a wait. The result is taken as soon as it is ready, so that a cancelled coroutine
 /// loses no result.
 template <class Derived, class T>
 struct branch_base {
@@ -101,12 +101,12 @@ struct branch<task<T>> : branch_base<branch<task<T>>, T> {
 template <class T>
 struct branch<join_handle<T>> : branch_base<branch<join_handle<T>>, T> {
   using join = decltype(std::declval<join_handle<T>&>().join());
-  explicit branch(join_handle<T>& handle) noexcept : joins(handle.join()), inner(std::move(joins)) {}
-  bool begin(upshift_cx* cx) noexcept { return joins.begin(cx); }
-  bool poll(upshift_cx* cx) noexcept { return joins.poll(cx); }
-  void stop() noexcept { joins.stop(); }
+  explicit branch(join_handle<T>& handle) noexcept : join_awaiter(handle.join()), inner(std::move(join_awaiter)) {}
+  bool begin(upshift_cx* cx) noexcept { return join_awaiter.begin(cx); }
+  bool poll(upshift_cx* cx) noexcept { return join_awaiter.poll(cx); }
+  void stop() noexcept { join_awaiter.stop(); }
   void capture() noexcept { inner.capture(), this->captured = std::move(inner.captured); }
-  join joins;
+  join join_awaiter;
   branch<join> inner;
 };
 
@@ -159,13 +159,13 @@ struct [[nodiscard("co_await it")]] all_of : waiting {
   }
   std::tuple<stored<typename Branches::value_type>...> await_resume() {
     take_once(is_taken);
-    return std::apply([](auto&... each) { return std::tuple<stored<typename Branches::value_type>...>{take_stored(each.captured)...}; }, branches);
+    return std::apply([](auto&... items) { return std::tuple<stored<typename Branches::value_type>...>{take_stored(items.captured)...}; }, branches);
   }
 
-  static int poll_again(waiting* what, upshift_cx* cx) noexcept {
-    bool all = true;
-    std::apply([&](auto&... each) { ((all = each.step(cx) && all), ...); }, static_cast<all_of*>(what)->branches);
-    return all;
+  static int poll_again(waiting* wait, upshift_cx* cx) noexcept {
+    bool all_ready = true;
+    std::apply([&](auto&... items) { ((all_ready = items.step(cx) && all_ready), ...); }, static_cast<all_of*>(wait)->branches);
+    return all_ready;
   }
 
   std::tuple<Branches...> branches;
@@ -194,10 +194,10 @@ struct [[nodiscard("co_await it")]] any_of : waiting {
     return pick<0>();
   }
 
-  static int poll_again(waiting* what, upshift_cx* cx) noexcept {
-    auto& branches = static_cast<any_of*>(what)->branches;
-    const bool is_ready = std::apply([cx](auto&... each) { return (each.step(cx) || ...); }, branches);
-    if (is_ready) std::apply([](auto&... each) { (each.stop(), ...); }, branches);
+  static int poll_again(waiting* wait, upshift_cx* cx) noexcept {
+    auto& branches = static_cast<any_of*>(wait)->branches;
+    const bool is_ready = std::apply([cx](auto&... items) { return (items.step(cx) || ...); }, branches);
+    if (is_ready) std::apply([](auto&... items) { (items.stop(), ...); }, branches);
     return is_ready;
   }
 

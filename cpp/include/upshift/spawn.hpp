@@ -64,14 +64,14 @@ class handle {
   result<void> reprio(cid id, level to) const noexcept { return to_result(raw_ == nullptr ? -EINVAL : upshift_reprio(raw_, static_cast<std::uint64_t>(id), to.value)); }
 
   upshift_metrics metrics() const noexcept {
-    upshift_metrics made{};
-    if (raw_ != nullptr) upshift_metrics_get(raw_, &made);
-    return made;
+    upshift_metrics counters{};
+    if (raw_ != nullptr) upshift_metrics_get(raw_, &counters);
+    return counters;
   }
-  upshift_level_metrics metrics(level at) const noexcept {
-    upshift_level_metrics made{};
-    if (raw_ != nullptr) upshift_metrics_level(raw_, static_cast<std::uint32_t>(at.value), &made);
-    return made;
+  upshift_level_metrics metrics(level n) const noexcept {
+    upshift_level_metrics counters{};
+    if (raw_ != nullptr) upshift_metrics_level(raw_, static_cast<std::uint32_t>(n.value), &counters);
+    return counters;
   }
   /// Returns all metrics in the text format of Prometheus.
   std::string prometheus() const {
@@ -166,13 +166,13 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       return true;
     }
     auto await_resume() {
-      const int came_to = std::exchange(code, -EINVAL);
+      const int end_code = std::exchange(code, -EINVAL);
 #if UPSHIFT_EXCEPTIONS
       if constexpr (M::throws) {
-        if (came_to == -ECANCELED) throw cancelled();
+        if (end_code == -ECANCELED) throw cancelled();
       }
 #endif
-      return detail::value_or_error<M>(came_to, [this]() -> T {
+      return detail::value_or_error<M>(end_code, [this]() -> T {
         struct guard {
           awaiter& owner;
           ~guard() { owner.free(); }
@@ -202,8 +202,8 @@ class [[nodiscard("destroying the handle detaches the coroutine; say so with det
       is_over = true;
     }
 
-    static int poll_again(detail::waiting* what, upshift_cx* cx) noexcept {
-      auto* self = static_cast<awaiter*>(what);
+    static int poll_again(detail::waiting* wait, upshift_cx* cx) noexcept {
+      auto* self = static_cast<awaiter*>(wait);
       if (self->is_over) return 1;
       const int code = upshift_join_poll(&self->handle->raw_, cx, &self->data);
       if (code == 0) return 0;
@@ -298,18 +298,18 @@ auto handle_for(result<join_handle<T>>&& handle) noexcept {
 }
 
 template <error_mode M, class T>
-auto spawn_in(upshift_handle* in, task<T> what, level at) {
+auto spawn_in(upshift_handle* in, task<T> work, level priority) {
   upshift_join join;
   int code;
-  const upshift_task root = as_root(std::move(what), code);
-  if (code == 0) code = upshift_spawn(in, root, at.value, &join);
+  const upshift_task root = as_root(std::move(work), code);
+  if (code == 0) code = upshift_spawn(in, root, priority.value, &join);
   return value_or_error<M>(code, [&] { return join_handle<T>(join); }, code == -ENXIO ? "upshift::spawn outside a runtime" : nullptr);
 }
 
 template <error_mode M, class T>
-auto spawn_in(const handle& in, task<T> what, level at) {
+auto spawn_in(const handle& in, task<T> work, level priority) {
   if (!in) return value_or_error<M>(-EINVAL, [] { return join_handle<T>(); }, "upshift::spawn by an empty handle");
-  return spawn_in<M>(in.get(), std::move(what), at);
+  return spawn_in<M>(in.get(), std::move(work), priority);
 }
 
 template <class F>
@@ -325,62 +325,62 @@ task<T> keeping(F make) {
 
 /// Starts a coroutine at a level, in the caller's runtime. It may run on any vCPU.
 template <class T, error_mode M = throwing_t>
-auto spawn(task<T> what, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), std::move(what), at);
+auto spawn(task<T> work, level priority = inherit, M = {}) {
+  return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), std::move(work), priority);
 }
 
 /// Starts a coroutine in the runtime of a handle, from any thread.
 template <class T, error_mode M = throwing_t>
-auto spawn(const handle& in, task<T> what, level at = inherit, M = {}) {
-  return detail::spawn_in<M>(in, std::move(what), at);
+auto spawn(const handle& in, task<T> work, level priority = inherit, M = {}) {
+  return detail::spawn_in<M>(in, std::move(work), priority);
 }
 
 /// Starts the task that a function returns. The captures live as long as the coroutine.
 template <detail::makes_task F, error_mode M = throwing_t>
-auto spawn(F&& make, level at = inherit, M = {}) {
-  return detail::handle_for<F>(detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
+auto spawn(F&& make, level priority = inherit, M = {}) {
+  return detail::handle_for<F>(detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), detail::keeping<std::decay_t<F>>(std::forward<F>(make)), priority));
 }
 
 /// Starts the task that a function returns in the runtime of a handle, from any thread.
 template <detail::makes_task F, error_mode M = throwing_t>
-auto spawn(const handle& in, F&& make, level at = inherit, M = {}) {
-  return detail::handle_for<F>(detail::spawn_in<M>(in, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), at));
+auto spawn(const handle& in, F&& make, level priority = inherit, M = {}) {
+  return detail::handle_for<F>(detail::spawn_in<M>(in, detail::keeping<std::decay_t<F>>(std::forward<F>(make)), priority));
 }
 
 #define UPSHIFT_SAY_LEVEL "upshift::spawn: a level is not a number: write `level{4}`, 0 being the most urgent and 63 the least"
 
 /// Wraps a task that is cancelled when a stop is requested, on any thread.
 template <class T>
-task<T> with_stop(std::stop_token token, task<T> what) {
-  auto cancel = [in = handle::current(), me = cid{upshift_get_cid()}] { (void)in.cancel(me); };
+task<T> with_stop(std::stop_token token, task<T> work) {
+  auto cancel = [in = handle::current(), id = cid{upshift_get_cid()}] { (void)in.cancel(id); };
   std::stop_callback<decltype(cancel)> callback(std::move(token), std::move(cancel));
-  co_return co_await std::move(what);
+  co_return co_await std::move(work);
 }
 
 /// Starts a coroutine that is cancelled when a stop is requested; an earlier request cancels it at
 /// its first wait.
 template <class T, error_mode M = throwing_t>
-auto spawn(std::stop_token token, task<T> what, level at = inherit, M mode = {}) {
+auto spawn(std::stop_token token, task<T> work, level priority = inherit, M mode = {}) {
   // An empty task fails now.
-  if (!what) return spawn(std::move(what), at, mode);
-  return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), std::move(what)), at);
+  if (!work) return spawn(std::move(work), priority, mode);
+  return detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), std::move(work)), priority);
 }
 
 /// Starts the task that a function returns, and cancels it when a stop is requested.
 template <detail::makes_task F, error_mode M = throwing_t>
-auto spawn(std::stop_token token, F&& make, level at = inherit, M = {}) {
+auto spawn(std::stop_token token, F&& make, level priority = inherit, M = {}) {
   return detail::handle_for<F>(
-      detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), detail::keeping<std::decay_t<F>>(std::forward<F>(make))), at));
+      detail::spawn_in<M>(static_cast<upshift_handle*>(nullptr), with_stop(std::move(token), detail::keeping<std::decay_t<F>>(std::forward<F>(make))), priority));
 }
 
 /// Refuses a number in place of a level.
-template <class What, std::integral Number>
-auto spawn(What&&, Number) {
+template <class Work, std::integral Number>
+auto spawn(Work&&, Number) {
   static_assert(detail::never<Number>, UPSHIFT_SAY_LEVEL);
   return join_handle<>();
 }
-template <class Where, class What, std::integral Number>
-auto spawn(Where&&, What&&, Number) {
+template <class Target, class Work, std::integral Number>
+auto spawn(Target&&, Work&&, Number) {
   static_assert(detail::never<Number>, UPSHIFT_SAY_LEVEL);
   return join_handle<>();
 }
@@ -510,7 +510,7 @@ namespace detail {
 template <class F, class T>
 struct job final : rooted<T> {
   template <class From>
-  explicit job(From&& what) : what(std::forward<From>(what)) {
+  explicit job(From&& from) : function(std::forward<From>(from)) {
     this->destroy = [](root_base* root) noexcept { delete static_cast<job*>(root); };
   }
   static int run(void* data, upshift_cx*) noexcept {
@@ -528,12 +528,12 @@ struct job final : rooted<T> {
   }
   void call() {
     if constexpr (std::is_void_v<T>) {
-      what();
+      function();
     } else {
-      this->value.emplace(what());
+      this->value.emplace(function());
     }
   }
-  F what;
+  F function;
 };
 
 }  // namespace detail
@@ -542,12 +542,12 @@ struct job final : rooted<T> {
 /// handle for its result. The function is not ended early.
 template <class F, error_mode M = throwing_t>
   requires std::invocable<std::decay_t<F>&>
-auto blocking(F&& what, M = {}) {
+auto blocking(F&& function, M = {}) {
   using T = std::invoke_result_t<std::decay_t<F>&>;
   using job = detail::job<std::decay_t<F>, T>;
-  detail::root_base* made = new job(std::forward<F>(what));
+  detail::root_base* root = new job(std::forward<F>(function));
   upshift_join join;
-  const upshift_task as_task{made, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::root_base::drop(d); }};
+  const upshift_task as_task{root, [](void* d, upshift_cx* c) { return job::run(d, c); }, [](void* d) { detail::root_base::drop(d); }};
   const int code = upshift_spawn_blocking(as_task, &join);
   return detail::handle_for<F>(detail::value_or_error<M>(code, [&] { return join_handle<T>(join); }));
 }

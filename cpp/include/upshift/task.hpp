@@ -33,7 +33,7 @@ class task;
 namespace detail {
 
 template <class T>
-upshift_task as_root(task<T> what, int& code) noexcept;
+upshift_task as_root(task<T> work, int& code) noexcept;
 template <class Awaitable>
 struct branch;
 
@@ -56,7 +56,7 @@ struct root_base {
   /// The coroutine that is resumed next; null once there is none.
   promise_base* innermost = nullptr;
   /// The pending operation; null if there is none.
-  waiting* waits = nullptr;
+  waiting* pending = nullptr;
   bool done = false;
   /// Takes the result out of the tree. The frames end now, and not with the handle.
   void (*finish)(root_base*) noexcept = nullptr;
@@ -118,10 +118,10 @@ struct promise_base {
 
   /// Suspends the tree until the operation is ready.
   template <class Promise>
-  static void wait_for(std::coroutine_handle<Promise> here, waiting* what) noexcept {
+  static void wait_for(std::coroutine_handle<Promise> here, waiting* wait) noexcept {
     root_base* root = here.promise().root;
     root->innermost = &here.promise();
-    root->waits = what;
+    root->pending = wait;
   }
 
   /// Accepts only awaitables that suspend coroutines of this library. A foreign awaitable resumes
@@ -163,14 +163,14 @@ struct promise_base {
 
 inline int root_base::poll(void* data, upshift_cx* cx) noexcept {
   auto* root = static_cast<root_base*>(data);
-  if (root->waits != nullptr) {
-    if (root->waits->ready(root->waits, cx) == 0) return 0;
-    root->waits = nullptr;
+  if (root->pending != nullptr) {
+    if (root->pending->ready(root->pending, cx) == 0) return 0;
+    root->pending = nullptr;
   }
   root->cx = cx;
   do {
     root->innermost->self.resume();
-  } while (root->waits == nullptr && !root->done);
+  } while (root->pending == nullptr && !root->done);
   if (!root->done) return 0;
   root->finish(root);
   return 1;
@@ -348,22 +348,22 @@ struct task_promise final : promise_base, outcome<T>, frame_memory {
 /// task whose value is a result.
 template <class T>
 outcome<T> refused(int code) {
-  outcome<T> made;
+  outcome<T> failed;
 #if UPSHIFT_EXCEPTIONS
   try {
     if (code == -ENOMEM) no_memory();
     raise(code, "upshift::task");
   } catch (...) {
-    made.thrown = std::current_exception();
+    failed.thrown = std::current_exception();
   }
 #else
   if constexpr (is_result<T>) {
-    made.value.emplace(T::failure(code));
+    failed.value.emplace(T::failure(code));
   } else {
     raise(code);
   }
 #endif
-  return made;
+  return failed;
 }
 
 template <class T>
@@ -447,7 +447,7 @@ class [[nodiscard("a task does nothing unless it is awaited or spawned")]] task 
   friend promise_type;
   friend detail::tree<T>;
   template <class U>
-  friend upshift_task detail::as_root(task<U> what, int& code) noexcept;
+  friend upshift_task detail::as_root(task<U> work, int& code) noexcept;
   template <class Awaitable>
   friend struct detail::branch;
 
@@ -496,7 +496,7 @@ struct rooted : root_base, outcome<T> {
 /// A tree of tasks. If the first task is empty, the tree is never polled.
 template <class T>
 struct tree final : rooted<T> {
-  explicit tree(task<T> what) noexcept : first(static_cast<task_promise<T>*>(what.release())) {
+  explicit tree(task<T> work) noexcept : first(static_cast<task_promise<T>*>(work.release())) {
     if (first != nullptr) first->root = this;
     this->innermost = first;
     this->finish = [](root_base* root) noexcept {
@@ -520,11 +520,11 @@ struct tree final : rooted<T> {
 /// Converts a task for the ABI, which then owns it. If the task cannot begin, `data` is null and
 /// `code` has the reason.
 template <class T>
-upshift_task as_root(task<T> what, int& code) noexcept {
+upshift_task as_root(task<T> work, int& code) noexcept {
   root_base* root = nullptr;
-  code = what.code();
+  code = work.code();
   if (code == 0) {
-    root = new (std::nothrow) tree<T>(std::move(what));
+    root = new (std::nothrow) tree<T>(std::move(work));
     if (root == nullptr) code = -ENOMEM;
   }
   return upshift_task{root, [](void* d, upshift_cx* c) { return root_base::poll(d, c); }, [](void* d) { root_base::drop(d); }};
@@ -575,7 +575,7 @@ class [[nodiscard("co_await it")]] operation : public waiting {
   }
 
  private:
-  static int poll_again(waiting* what, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(what)->op_, cx); }
+  static int poll_again(waiting* wait, upshift_cx* cx) noexcept { return upshift_op_poll(&static_cast<operation*>(wait)->op_, cx); }
 
   upshift_op op_;
   enum : std::uint8_t { initial, begun, taken, stopped } state_ = initial;

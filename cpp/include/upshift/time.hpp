@@ -26,13 +26,13 @@ constexpr int128 nanoseconds_of(std::chrono::duration<Rep, Period> duration) noe
   constexpr int128 num = int128{Period::num} * (std::nano::den / common);
   constexpr int128 den = Period::den / common;
   const auto count = duration.count();
-  const long double about = static_cast<long double>(count) * static_cast<long double>(num) / static_cast<long double>(den);
-  if (about >= static_cast<long double>(infinite)) return infinite;
+  const long double approximate = static_cast<long double>(count) * static_cast<long double>(num) / static_cast<long double>(den);
+  if (approximate >= static_cast<long double>(infinite)) return infinite;
   // NaN counts as the past.
-  if (!(about > -static_cast<long double>(infinite))) return -infinite;
+  if (!(approximate > -static_cast<long double>(infinite))) return -infinite;
   if constexpr (std::chrono::treat_as_floating_point_v<Rep> || num > (infinite << 32) / den) {
-    const int128 whole = static_cast<int128>(about);
-    return whole + (static_cast<long double>(whole) < about ? 1 : 0);
+    const int128 whole = static_cast<int128>(approximate);
+    return whole + (static_cast<long double>(whole) < approximate ? 1 : 0);
   } else {
     const int128 units = static_cast<int128>(count);
     const int128 whole = units / den * num;
@@ -44,8 +44,8 @@ constexpr int128 nanoseconds_of(std::chrono::duration<Rep, Period> duration) noe
 /// Converts a duration for the ABI: a negative duration becomes 0.
 constexpr std::uint64_t abi_duration(int128 nanoseconds) noexcept {
   if (nanoseconds <= 0) return 0;
-  constexpr int128 most = std::numeric_limits<std::uint64_t>::max();
-  return static_cast<std::uint64_t>(nanoseconds < most ? nanoseconds : most);
+  constexpr int128 max = std::numeric_limits<std::uint64_t>::max();
+  return static_cast<std::uint64_t>(nanoseconds < max ? nanoseconds : max);
 }
 
 inline auto sleep_for(std::uint64_t ns) {
@@ -65,9 +65,9 @@ template <class Rep, class Period>
 /// Waits until a time point of any clock, which is read at the call. A past time point ends the
 /// wait at once; a time point that is 584 years away never ends it.
 template <class Clock, class Duration>
-[[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> when) {
+[[nodiscard("co_await it")]] auto sleep_until(std::chrono::time_point<Clock, Duration> deadline) {
   const detail::int128 now = detail::nanoseconds_of(Clock::now().time_since_epoch());
-  return detail::sleep_for(detail::abi_duration(detail::nanoseconds_of(when.time_since_epoch()) - now));
+  return detail::sleep_for(detail::abi_duration(detail::nanoseconds_of(deadline.time_since_epoch()) - now));
 }
 
 /// The result of timeout() for a value that is a std::optional itself, such as the next message of
@@ -131,14 +131,14 @@ struct [[nodiscard("co_await it")]] timed : waiting {
       inner.captured.take();
       return true;
     } else {
-      using given = typename timeout_result<T>::type;
-      if (timed_out) return given();
-      return given(inner.captured.take());
+      using limited = typename timeout_result<T>::type;
+      if (timed_out) return limited();
+      return limited(inner.captured.take());
     }
   }
 
-  static int poll_again(waiting* what, upshift_cx* cx) noexcept {
-    auto* self = static_cast<timed*>(what);
+  static int poll_again(waiting* wait, upshift_cx* cx) noexcept {
+    auto* self = static_cast<timed*>(wait);
     if (self->inner.step(cx)) return 1;
     if (upshift_op_poll(&self->clock, cx) == 0) return 0;
     self->timed_out = true;

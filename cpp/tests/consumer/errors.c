@@ -53,7 +53,7 @@ static int block_without_threads(void* data, struct upshift_cx* cx) {
   return 1;
 }
 
-static int closed(int fd) { return fcntl(fd, F_GETFD) == -1 && errno == EBADF; }
+static int is_closed(int fd) { return fcntl(fd, F_GETFD) == -1 && errno == EBADF; }
 
 int main(void) {
   struct upshift_listener* listener = NULL;
@@ -63,9 +63,9 @@ int main(void) {
   struct upshift_writer* writer = NULL;
   CHECK(upshift_stream_from_fd(-1, &reader, &writer) == -EBADF);
   int fd = open("/dev/null", O_RDONLY);
-  CHECK(upshift_stream_from_fd(fd, &reader, &writer) == -ENOTSOCK && closed(fd));
+  CHECK(upshift_stream_from_fd(fd, &reader, &writer) == -ENOTSOCK && is_closed(fd));
   fd = socket(AF_INET, SOCK_DGRAM, 0);
-  CHECK(upshift_stream_from_fd(fd, &reader, &writer) == -EPROTOTYPE && closed(fd));
+  CHECK(upshift_stream_from_fd(fd, &reader, &writer) == -EPROTOTYPE && is_closed(fd));
   CHECK(upshift_file_from_fd(-1) == NULL);
 
   struct upshift_task task = {NULL, finish, drop};
@@ -79,6 +79,7 @@ int main(void) {
   struct rlimit before, none;
   CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
   none = before;
+  // Only the standard descriptors may be open.
   none.rlim_cur = 3;
   CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
   CHECK(upshift_runtime_new(&config, &runtime) == -EMFILE);
