@@ -10,7 +10,9 @@ use upshift_mpi::{Error, Launch, Op, Result, World};
 
 use crate::work::{Schedule, histogram, median, micros, print_figure, print_quantiles};
 
+/// Calls per second of each rank.
 const PER_SECOND: u32 = 200;
+/// Number of items of an allreduce, which are 1 MiB.
 const ITEMS: usize = (1 << 20) / 8;
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
@@ -22,33 +24,33 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     launch.run(async |world: World| {
         world.serve(async |request| request.body);
         world.comm().barrier().await?;
-        let calls = Arc::new(AtomicBool::new(serving));
-        let reducing = spawn(
+        let is_enabled = Arc::new(AtomicBool::new(serving));
+        let reducer = spawn(
             reduce(world.clone(), collective, seconds),
             Level::at::<20>(),
         );
-        let calling = spawn(call(world.clone(), calls, seconds), Level::at::<0>());
-        let ended = |error: upshift::JoinError| Error::System(error.to_string());
-        calling.await.map_err(ended)??;
-        reducing.await.map_err(ended)?
+        let caller = spawn(call(world.clone(), is_enabled, seconds), Level::at::<0>());
+        let join_error = |error: upshift::JoinError| Error::System(error.to_string());
+        caller.await.map_err(join_error)??;
+        reducer.await.map_err(join_error)?
     })
 }
 
-/// Reduces until rank 0 ends the measurement, which it announces by the first reduced number.
-async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
-    if !runs {
+/// Reduces until rank 0 ends the measurement. Rank 0 announces the end by the first reduced number.
+async fn reduce(world: World, is_enabled: bool, seconds: f64) -> Result<()> {
+    if !is_enabled {
         return Ok(());
     }
     let comm = world.comm().dup().await?;
-    let (began, mut taken) = (Instant::now(), Vec::new());
+    let (start_time, mut times) = (Instant::now(), Vec::new());
     let mut items = vec![1.0f64; ITEMS];
     loop {
-        let over = began.elapsed() > Duration::from_secs_f64(seconds) && world.rank() == 0;
+        let is_over = start_time.elapsed() > Duration::from_secs_f64(seconds) && world.rank() == 0;
         items.fill(1.0);
-        items[0] = f64::from(u8::from(over));
+        items[0] = f64::from(u8::from(is_over));
         let before = Instant::now();
         items = comm.allreduce(items, Op::Sum).await?;
-        taken.push(before.elapsed());
+        times.push(before.elapsed());
         if items[1] != world.size() as f64 {
             return Err(Error::System("allreduce gave a wrong sum".into()));
         }
@@ -57,13 +59,13 @@ async fn reduce(world: World, runs: bool, seconds: f64) -> Result<()> {
         }
     }
     if world.rank() == 0 {
-        print_figure("1 allreduce median µs", micros(median(taken)));
+        print_figure("1 allreduce median µs", micros(median(times)));
     }
     Ok(())
 }
 
-async fn call(world: World, calls: Arc<AtomicBool>, seconds: f64) -> Result<()> {
-    if !calls.load(Relaxed) {
+async fn call(world: World, is_enabled: Arc<AtomicBool>, seconds: f64) -> Result<()> {
+    if !is_enabled.load(Relaxed) {
         return Ok(());
     }
     let next = (world.rank() + 1) % world.size();

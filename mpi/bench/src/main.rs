@@ -4,9 +4,9 @@
 //!
 //! A measurement does the same work on the same ranks in several *ways*, which are compared. The
 //! driver starts this program by `mpirun` once for each way of each measurement, in interleaved
-//! rounds. It prints medians with their spread, and writes them into `mpi/bench/FIGURES.md`, unless
-//! `--quick` is given or the sources differ from those of a commit. All ranks share one machine, so
-//! no network is measured.
+//! rounds. The driver prints medians with their spread, and writes them into
+//! `mpi/bench/FIGURES.md`, unless `--quick` is given or the sources differ from those of a commit.
+//! All ranks share one machine, so no network is measured.
 
 mod collective;
 mod costs;
@@ -40,6 +40,7 @@ struct Arguments {
     rank: Option<Vec<String>>,
 }
 
+/// The measurements, each with its ways.
 const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("costs", &["blocking", "upshift"]),
     (
@@ -51,7 +52,8 @@ const MEASUREMENTS: [(&str, &[&str]); 5] = [
     ("collective", &["alone", "serving", "both"]),
 ];
 
-const EXPLAINED: [(&str, &str); 5] = [
+/// The measurements, each with a description for the page.
+const DESCRIPTIONS: [(&str, &str); 5] = [
     (
         "costs",
         "a message of 8 bytes and one of 4 MiB, half a round trip between ranks 0 and 1; a call and its reply; a multiplication with addition",
@@ -74,6 +76,7 @@ const EXPLAINED: [(&str, &str); 5] = [
     ),
 ];
 
+/// Values of each round, by measurement, number of ranks, way and figure.
 type Figures = BTreeMap<(String, usize, String, String), Vec<f64>>;
 
 fn main() -> ExitCode {
@@ -108,7 +111,7 @@ fn main() -> ExitCode {
 }
 
 fn drive(arguments: &Arguments) -> Result<(), String> {
-    let began = Instant::now();
+    let start_time = Instant::now();
     let rounds = if arguments.quick { 1 } else { 3 };
     let mut figures = Figures::new();
     for _ in 0..rounds {
@@ -131,7 +134,7 @@ fn drive(arguments: &Arguments) -> Result<(), String> {
         None => page::tables(&figures)?,
     };
     println!("{tables}");
-    let seconds = began.elapsed().as_secs_f64();
+    let seconds = start_time.elapsed().as_secs_f64();
     println!("{rounds} rounds, {seconds:.0} s; {}", page::machine());
     match page::commit() {
         _ if arguments.quick || arguments.only.is_some() => Ok(()),

@@ -1,10 +1,10 @@
 //! Predicts the times of many ranks from the costs that were measured between two ranks.
 //!
-//! The model is of SUMMA, a parallel matrix multiplication, of order n on √P × √P ranks with panels
-//! of width w = 64. Each rank performs n³/P multiplications and takes part in two broadcasts per
-//! panel, each in ⌈log₂ √P⌉ steps with a message of w·n/√P numbers. Rank 0 distributes the matrices
-//! and collects the product, so 2·n² numbers and 2·P messages pass through rank 0 sequentially. A
-//! step costs α, a byte costs β, and a multiplication costs γ.
+//! The model describes SUMMA, a parallel matrix multiplication, of order n on √P × √P ranks with
+//! panels of width w = 64. Each rank performs n³/P multiplications and takes part in two broadcasts
+//! per panel, each in ⌈log₂ √P⌉ steps with a message of w·n/√P numbers. Rank 0 distributes the
+//! matrices and collects the product, so 2·n² numbers and 2·P messages pass through rank 0
+//! sequentially. A step costs α, a byte costs β, and a multiplication costs γ.
 //!
 //! The model neglects the network, contention in it, late ranks, and the memory bandwidth that
 //! ranks of a node share. α and β are the costs of shared memory; to model a network, replace them
@@ -15,10 +15,14 @@ use upshift_report::Table;
 use crate::Figures;
 use crate::costs::{BYTES, CALL, LONG, MULTIPLY, SHORT};
 
+/// Numbers of ranks.
 const RANKS: [f64; 3] = [4.0, 64.0, 1024.0];
+/// Orders of the matrices.
 const ORDERS: [f64; 3] = [1024.0, 8192.0, 65536.0];
+/// Width of a panel.
 const PANEL: f64 = 64.0;
 
+/// Costs in seconds.
 struct Costs {
     message: f64,
     byte: f64,
@@ -102,11 +106,23 @@ fn row(costs: &Costs, ranks: f64, order: f64) -> [String; 8] {
     let root = 2.0 * order * order * 8.0 * costs.byte + 2.0 * ranks * costs.message;
     let serial = computing + broadcasts + root;
     let overlapped = computing.max(broadcasts) + root;
-    let [computed, broadcast, through, one_by_one, both] =
-        [computing, broadcasts, root, serial, overlapped].map(|seconds| format!("{seconds:.3}"));
+    let [
+        computing_text,
+        broadcasts_text,
+        root_text,
+        serial_text,
+        overlapped_text,
+    ] = [computing, broadcasts, root, serial, overlapped].map(|seconds| format!("{seconds:.3}"));
     let ideal = format!("{:.0}", 100.0 * computing / overlapped);
     let (ranks, order) = (ranks.to_string(), order.to_string());
     [
-        ranks, order, computed, broadcast, through, one_by_one, both, ideal,
+        ranks,
+        order,
+        computing_text,
+        broadcasts_text,
+        root_text,
+        serial_text,
+        overlapped_text,
+        ideal,
     ]
 }

@@ -1,5 +1,5 @@
-//! Measures the overlap of communication and computing in three ways, which are blocking MPI
-//! without overlap, a separate thread for communication with `MPI_THREAD_MULTIPLE`, and coroutines.
+//! Measures the overlap of communication and computing in three ways: blocking MPI without overlap,
+//! a separate thread for communication with `MPI_THREAD_MULTIPLE`, and coroutines.
 
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -8,24 +8,25 @@ use upshift::{Level, spawn};
 use upshift_mpi::{Launch, Result, World};
 
 use crate::work::{
-    Plain, compute, compute_cooperatively, median, micros, partner, pieces_in, print_figure,
+    BlockingMpi, compute, compute_cooperatively, median, micros, partner, pieces_in, print_figure,
 };
 
+/// Length of a message.
 const BYTES: usize = 1 << 20;
 
 pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
-    let times = 20 * scale as usize;
+    let repeats = 20 * scale as usize;
     match way {
-        "blocking" => blocking(times),
-        "threads" => threads(times),
+        "blocking" => blocking(repeats),
+        "threads" => threads(repeats),
         // SAFETY: no message is longer than its buffer, since both sides have the same length.
         _ => unsafe { Launch::new().single_copy() }
-            .run(async |world: World| coroutines(&world, times).await),
+            .run(async |world: World| coroutines(&world, repeats).await),
     }
 }
 
-fn report(first: bool, sides: [Vec<Duration>; 3]) {
-    if !first {
+fn report(is_first_rank: bool, sides: [Vec<Duration>; 3]) {
+    if !is_first_rank {
         return;
     }
     let [messages, computing, both] = sides.map(median);
@@ -37,134 +38,140 @@ fn report(first: bool, sides: [Vec<Duration>; 3]) {
     print_figure("4 hidden %", hidden * 100.0);
 }
 
-fn timed(times: usize, barrier: impl Fn(), mut sides: [&mut dyn FnMut(); 3]) -> [Vec<Duration>; 3] {
-    let mut taken = [const { Vec::new() }; 3];
-    for _ in 0..times {
-        for (side, taken) in sides.iter_mut().zip(&mut taken) {
+fn measure(
+    repeats: usize,
+    barrier: impl Fn(),
+    mut sides: [&mut dyn FnMut(); 3],
+) -> [Vec<Duration>; 3] {
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..repeats {
+        for (side, times) in sides.iter_mut().zip(&mut times) {
             barrier();
-            let began = Instant::now();
+            let start_time = Instant::now();
             side();
-            taken.push(began.elapsed());
+            times.push(start_time.elapsed());
         }
     }
-    taken
+    times
 }
 
 /// Returns the number of pieces of computing that together take as long as the messages.
-fn pieces(plain: &Plain, peer: i32, out: &[u8], into: &mut [u8]) -> u64 {
-    let mut taken = Vec::new();
+fn pieces(mpi: &BlockingMpi, peer: i32, send_buffer: &[u8], receive_buffer: &mut [u8]) -> u64 {
+    let mut times = Vec::new();
     for _ in 0..10 {
-        plain.barrier();
-        let began = Instant::now();
-        plain.exchange(peer, out, into);
-        taken.push(began.elapsed());
+        mpi.barrier();
+        let start_time = Instant::now();
+        mpi.exchange(peer, send_buffer, receive_buffer);
+        times.push(start_time.elapsed());
     }
-    pieces_in(median(taken))
+    pieces_in(median(times))
 }
 
-fn blocking(times: usize) -> Result<()> {
+fn blocking(repeats: usize) -> Result<()> {
     // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
-    let plain = unsafe { Plain::init(mpi_sys::RSMPI_THREAD_SINGLE)? };
-    let peer = partner(plain.rank as usize, plain.size as usize) as i32;
-    let (out, mut into, mut other) = (vec![1; BYTES], vec![0; BYTES], vec![0; BYTES]);
-    let pieces = pieces(&plain, peer, &out, &mut into);
-    let taken = timed(
-        times,
-        || plain.barrier(),
+    let mpi = unsafe { BlockingMpi::init(mpi_sys::RSMPI_THREAD_SINGLE)? };
+    let peer = partner(mpi.rank as usize, mpi.size as usize) as i32;
+    let (send_buffer, mut receive_buffer, mut other) =
+        (vec![1; BYTES], vec![0; BYTES], vec![0; BYTES]);
+    let pieces = pieces(&mpi, peer, &send_buffer, &mut receive_buffer);
+    let times = measure(
+        repeats,
+        || mpi.barrier(),
         [
-            &mut || plain.exchange(peer, &out, &mut into),
+            &mut || mpi.exchange(peer, &send_buffer, &mut receive_buffer),
             &mut || compute(pieces),
             &mut || {
-                plain.exchange(peer, &out, &mut other);
+                mpi.exchange(peer, &send_buffer, &mut other);
                 compute(pieces);
             },
         ],
     );
-    report(plain.rank == 0, taken);
+    report(mpi.rank == 0, times);
     Ok(())
 }
 
-fn threads(times: usize) -> Result<()> {
+fn threads(repeats: usize) -> Result<()> {
     // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
-    let plain = unsafe { Plain::init(mpi_sys::RSMPI_THREAD_MULTIPLE)? };
-    let peer = partner(plain.rank as usize, plain.size as usize) as i32;
-    let (out, mut into) = (vec![1; BYTES], vec![0; BYTES]);
-    let pieces = pieces(&plain, peer, &out, &mut into);
-    let (ask, asked) = sync_channel::<()>(1);
-    let (finish, finished) = sync_channel::<()>(1);
-    let taken = std::thread::scope(|scope| {
-        let (plain, out) = (&plain, &out);
+    let mpi = unsafe { BlockingMpi::init(mpi_sys::RSMPI_THREAD_MULTIPLE)? };
+    let peer = partner(mpi.rank as usize, mpi.size as usize) as i32;
+    let (send_buffer, mut receive_buffer) = (vec![1; BYTES], vec![0; BYTES]);
+    let pieces = pieces(&mpi, peer, &send_buffer, &mut receive_buffer);
+    let (start_sender, start_receiver) = sync_channel::<()>(1);
+    let (end_sender, end_receiver) = sync_channel::<()>(1);
+    let times = std::thread::scope(|scope| {
+        let (mpi, send_buffer) = (&mpi, &send_buffer);
         scope.spawn(move || {
-            let mut into = vec![0; BYTES];
-            while asked.recv().is_ok() {
-                plain.exchange(peer, out, &mut into);
-                if finish.send(()).is_err() {
+            let mut receive_buffer = vec![0; BYTES];
+            while start_receiver.recv().is_ok() {
+                mpi.exchange(peer, send_buffer, &mut receive_buffer);
+                if end_sender.send(()).is_err() {
                     return;
                 }
             }
         });
         let exchange = || {
             // The thread lives as long as its channels.
-            let _ = ask.send(());
+            let _ = start_sender.send(());
         };
-        let taken = timed(
-            times,
-            || plain.barrier(),
+        let times = measure(
+            repeats,
+            || mpi.barrier(),
             [
                 &mut || {
                     exchange();
-                    let _ = finished.recv();
+                    let _ = end_receiver.recv();
                 },
                 &mut || compute(pieces),
                 &mut || {
                     exchange();
                     compute(pieces);
-                    let _ = finished.recv();
+                    let _ = end_receiver.recv();
                 },
             ],
         );
-        drop(ask);
-        taken
+        drop(start_sender);
+        times
     });
-    report(plain.rank == 0, taken);
+    report(mpi.rank == 0, times);
     Ok(())
 }
 
-async fn coroutines(world: &World, times: usize) -> Result<()> {
+async fn coroutines(world: &World, repeats: usize) -> Result<()> {
     let peer = partner(world.rank(), world.size());
     let comm = world.comm();
-    let exchange = async |out: Vec<u8>, into: Vec<u8>| -> Result<(Vec<u8>, Vec<u8>)> {
-        let sent = comm.isend(out, peer, 1);
-        let arrived = comm.irecv(into, peer, 1).await?.data;
-        Ok((sent.await?, arrived))
-    };
-    let (mut out, mut into) = (vec![1u8; BYTES], vec![0u8; BYTES]);
-    let mut taken = Vec::new();
+    let exchange =
+        async |send_buffer: Vec<u8>, receive_buffer: Vec<u8>| -> Result<(Vec<u8>, Vec<u8>)> {
+            let sent = comm.isend(send_buffer, peer, 1);
+            let received = comm.irecv(receive_buffer, peer, 1).await?.data;
+            Ok((sent.await?, received))
+        };
+    let (mut send_buffer, mut receive_buffer) = (vec![1u8; BYTES], vec![0u8; BYTES]);
+    let mut times = Vec::new();
     for _ in 0..10 {
         comm.barrier().await?;
-        let began = Instant::now();
-        (out, into) = exchange(out, into).await?;
-        taken.push(began.elapsed());
+        let start_time = Instant::now();
+        (send_buffer, receive_buffer) = exchange(send_buffer, receive_buffer).await?;
+        times.push(start_time.elapsed());
     }
-    let pieces = pieces_in(median(taken));
-    let mut taken = [const { Vec::new() }; 3];
-    for _ in 0..times {
+    let pieces = pieces_in(median(times));
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..repeats {
         comm.barrier().await?;
-        let began = Instant::now();
-        (out, into) = exchange(out, into).await?;
-        taken[0].push(began.elapsed());
+        let start_time = Instant::now();
+        (send_buffer, receive_buffer) = exchange(send_buffer, receive_buffer).await?;
+        times[0].push(start_time.elapsed());
         comm.barrier().await?;
-        let began = Instant::now();
+        let start_time = Instant::now();
         compute_cooperatively(pieces).await;
-        taken[1].push(began.elapsed());
+        times[1].push(start_time.elapsed());
         comm.barrier().await?;
-        let began = Instant::now();
+        let start_time = Instant::now();
         let computing = spawn(compute_cooperatively(pieces), Level::at::<60>());
-        (out, into) = exchange(out, into).await?;
+        (send_buffer, receive_buffer) = exchange(send_buffer, receive_buffer).await?;
         // Awaited only now, because awaiting lends the level of this coroutine to `computing`.
         let _ = computing.await;
-        taken[2].push(began.elapsed());
+        times[2].push(start_time.elapsed());
     }
-    report(world.rank() == 0, taken);
+    report(world.rank() == 0, times);
     Ok(())
 }

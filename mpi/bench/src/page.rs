@@ -6,7 +6,7 @@ use std::process::Command;
 
 use upshift_report::Table;
 
-use crate::{EXPLAINED, Figures, MEASUREMENTS, model, sizes};
+use crate::{DESCRIPTIONS, Figures, MEASUREMENTS, model, sizes};
 
 const BEGIN: &str = "<!-- written by `cargo xtask mpi bench` -->";
 const END: &str = "<!-- end of what is written -->";
@@ -23,7 +23,7 @@ pub(crate) fn tables(figures: &Figures) -> Result<String, String> {
 
 pub(crate) fn measured_tables(figures: &Figures) -> String {
     let mut page = String::new();
-    for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(EXPLAINED) {
+    for ((name, ways), (_, text)) in MEASUREMENTS.iter().zip(DESCRIPTIONS) {
         let keys = figures.keys().filter(|key| key.0 == *name);
         // Each way has a row for each number of ranks. In the table of sizes, each operation has a
         // row instead.
@@ -87,7 +87,7 @@ pub(crate) fn measured_tables(figures: &Figures) -> String {
 fn format_spread(values: &[f64]) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let [least, .., most] = sorted.as_slice() else {
+    let [min, .., max] = sorted.as_slice() else {
         return sorted
             .first()
             .map_or("–".to_owned(), |value| format_short(*value));
@@ -96,8 +96,8 @@ fn format_spread(values: &[f64]) -> String {
     format!(
         "{} ({}–{})",
         format_short(median),
-        format_short(*least),
-        format_short(*most)
+        format_short(*min),
+        format_short(*max)
     )
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use mpi_sys as sys;
 use upshift_mpi::{Error, Launch, Op, Result, World};
 
-use crate::work::{Plain, median, micros, print_figure};
+use crate::work::{BlockingMpi, median, micros, print_figure};
 
 /// Names of the sizes, each with the length in bytes of the longest buffer of any rank.
 const SIZES: [(&str, usize); 5] = [
@@ -41,33 +41,33 @@ const OPERATIONS: [(&str, Operation); 5] = [
 /// Returns the position of the row with this name in the table.
 pub(crate) fn table_position(row: &str) -> (usize, usize) {
     let (operation, size) = row.split_once(", ").unwrap_or_default();
-    let of = |names: [&str; 5], name| names.iter().position(|other| *other == name);
+    let position = |names: [&str; 5], name| names.iter().position(|other| *other == name);
     (
-        of(OPERATIONS.map(|other| other.0), operation).unwrap_or(OPERATIONS.len()),
-        of(SIZES.map(|other| other.0), size).unwrap_or(SIZES.len()),
+        position(OPERATIONS.map(|other| other.0), operation).unwrap_or(OPERATIONS.len()),
+        position(SIZES.map(|other| other.0), size).unwrap_or(SIZES.len()),
     )
 }
 
-pub(crate) fn run(way: &str, quick: bool) -> Result<()> {
+pub(crate) fn run(way: &str, is_quick: bool) -> Result<()> {
     match way {
-        "blocking" => blocking(quick),
+        "blocking" => blocking(is_quick),
         "blocking, in pieces" => {
-            in_pieces();
-            blocking(quick)
+            use_pieces();
+            blocking(is_quick)
         }
         "thread" => {
-            in_pieces();
-            thread(quick)
+            use_pieces();
+            thread(is_quick)
         }
-        _ => Launch::new().run(async |world: World| coroutines(&world, quick).await),
+        _ => Launch::new().run(async |world: World| coroutines(&world, is_quick).await),
     }
 }
 
 /// Makes MPI send messages in pieces, as `Launch` does.
-fn in_pieces() {
+fn use_pieces() {
     for transport in ["self", "vader", "tcp"] {
-        // SAFETY: no other thread reads the environment, since this runs first in `main`, when
-        // there is no other thread.
+        // SAFETY: no other thread reads the environment, since the process has no other thread
+        // before the measurement.
         unsafe { std::env::set_var(format!("OMPI_MCA_btl_{transport}_flags"), "send,inplace") };
     }
 }
@@ -83,12 +83,12 @@ fn lengths(operation: Operation, bytes: usize, rank: usize, size: usize) -> (usi
     }
 }
 
-fn cases(quick: bool) -> impl Iterator<Item = (String, Operation, usize, usize)> {
+fn cases(is_quick: bool) -> impl Iterator<Item = (String, Operation, usize, usize)> {
     let sizes = SIZES
         .into_iter()
-        .filter(move |size| !quick || size.1 < 100 << 20);
+        .filter(move |size| !is_quick || size.1 < 100 << 20);
     sizes.flat_map(move |(size, bytes)| {
-        let times = if quick {
+        let times = if is_quick {
             3
         } else {
             ((64 << 20) / bytes).clamp(3, 101)
@@ -97,17 +97,20 @@ fn cases(quick: bool) -> impl Iterator<Item = (String, Operation, usize, usize)>
     })
 }
 
+/// The requests of one operation.
 struct Requests {
     requests: [sys::MPI_Request; 2],
     count: c_int,
 }
 
 impl Requests {
+    /// Starts an operation.
+    ///
     /// # Safety
     /// MPI is initialised; the buffers have the lengths that `lengths` returns and live until the
     /// requests are complete.
     unsafe fn start(
-        plain: &Plain,
+        mpi: &BlockingMpi,
         operation: Operation,
         sent: *mut c_void,
         received: *mut c_void,
@@ -129,9 +132,9 @@ impl Requests {
                     sys::MPI_Ialltoall(sent, n, t, received, n, t, comm, request)
                 }
                 Operation::Messages => {
-                    let next = (plain.rank + 1) % plain.size;
-                    let before = (plain.rank + plain.size - 1) % plain.size;
-                    sys::MPI_Irecv(received, n, t, before, 3, comm, request);
+                    let next = (mpi.rank + 1) % mpi.size;
+                    let previous = (mpi.rank + mpi.size - 1) % mpi.size;
+                    sys::MPI_Irecv(received, n, t, previous, 3, comm, request);
                     sys::MPI_Isend(sent, n, t, next, 3, comm, &mut requests[1])
                 }
             };
@@ -144,6 +147,8 @@ impl Requests {
         }
     }
 
+    /// Waits for the operation.
+    ///
     /// # Safety
     /// As for `start`.
     unsafe fn wait(mut self) {
@@ -158,10 +163,12 @@ impl Requests {
     }
 }
 
+/// Executes an operation by blocking calls.
+///
 /// # Safety
 /// As for `Requests::start`.
 unsafe fn run_blocking(
-    plain: &Plain,
+    mpi: &BlockingMpi,
     operation: Operation,
     sent: *mut c_void,
     received: *mut c_void,
@@ -184,43 +191,43 @@ unsafe fn run_blocking(
             Operation::Alltoall => {
                 sys::MPI_Alltoall(sent, n, t, received, n, t, comm);
             }
-            Operation::Messages => Requests::start(plain, operation, sent, received, items).wait(),
+            Operation::Messages => Requests::start(mpi, operation, sent, received, items).wait(),
         }
     }
 }
 
-/// Measures `once`, which receives both buffers and the count.
+/// Measures `execute`, which receives the operation, both buffers, and the count.
 fn measure(
-    plain: &Plain,
-    quick: bool,
-    mut once: impl FnMut(Operation, &mut [u8], &mut [u8], usize),
+    mpi: &BlockingMpi,
+    is_quick: bool,
+    mut execute: impl FnMut(Operation, &mut [u8], &mut [u8], usize),
 ) {
-    for (name, operation, bytes, times) in cases(quick) {
-        let (rank, size) = (plain.rank as usize, plain.size as usize);
+    for (name, operation, bytes, times) in cases(is_quick) {
+        let (rank, size) = (mpi.rank as usize, mpi.size as usize);
         let (sent, received, items) = lengths(operation, bytes, rank, size);
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
-        let mut taken = Vec::new();
+        let mut durations = Vec::new();
         for _ in 0..times {
-            plain.barrier();
-            let began = Instant::now();
-            once(operation, &mut sent, &mut received, items);
-            plain.barrier();
-            taken.push(began.elapsed());
+            mpi.barrier();
+            let start_time = Instant::now();
+            execute(operation, &mut sent, &mut received, items);
+            mpi.barrier();
+            durations.push(start_time.elapsed());
         }
-        if plain.rank == 0 {
-            print_figure(&name, micros(median(taken)) / 1000.0);
+        if mpi.rank == 0 {
+            print_figure(&name, micros(median(durations)) / 1000.0);
         }
     }
 }
 
-fn blocking(quick: bool) -> Result<()> {
+fn blocking(is_quick: bool) -> Result<()> {
     // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
-    let plain = unsafe { Plain::init(sys::RSMPI_THREAD_SINGLE)? };
-    measure(&plain, quick, |operation, sent, received, items| {
+    let mpi = unsafe { BlockingMpi::init(sys::RSMPI_THREAD_SINGLE)? };
+    measure(&mpi, is_quick, |operation, sent, received, items| {
         // SAFETY: MPI is initialised, and the buffers have the lengths that `lengths` returns.
         unsafe {
             run_blocking(
-                &plain,
+                &mpi,
                 operation,
                 sent.as_mut_ptr().cast(),
                 received.as_mut_ptr().cast(),
@@ -239,47 +246,47 @@ struct Job(Operation, *mut c_void, *mut c_void, usize);
 // not use them, until the job has ended.
 unsafe impl Send for Job {}
 
-fn thread(quick: bool) -> Result<()> {
+fn thread(is_quick: bool) -> Result<()> {
     // SAFETY: this is the only call of `init`, and no call of MPI precedes it.
-    let plain = unsafe { Plain::init(sys::RSMPI_THREAD_MULTIPLE)? };
-    let (ask, asked) = sync_channel::<Job>(1);
-    let (finish, finished) = sync_channel::<()>(1);
+    let mpi = unsafe { BlockingMpi::init(sys::RSMPI_THREAD_MULTIPLE)? };
+    let (job_sender, job_receiver) = sync_channel::<Job>(1);
+    let (end_sender, end_receiver) = sync_channel::<()>(1);
     std::thread::scope(|scope| {
-        let other = &plain;
+        let thread_mpi = &mpi;
         scope.spawn(move || {
-            while let Ok(Job(operation, sent, received, items)) = asked.recv() {
+            while let Ok(Job(operation, sent, received, items)) = job_receiver.recv() {
                 // SAFETY: MPI is initialised; the buffers have the lengths that `lengths` returns,
-                // and live until `finish` has sent.
-                unsafe { Requests::start(other, operation, sent, received, items).wait() };
-                if finish.send(()).is_err() {
+                // and live until `end_sender` has sent.
+                unsafe { Requests::start(thread_mpi, operation, sent, received, items).wait() };
+                if end_sender.send(()).is_err() {
                     return;
                 }
             }
         });
-        measure(&plain, quick, |operation, sent, received, items| {
+        measure(&mpi, is_quick, |operation, sent, received, items| {
             let (sent, received) = (sent.as_mut_ptr().cast(), received.as_mut_ptr().cast());
             // Cannot fail, since the thread lives as long as its channels.
-            let _ = ask.send(Job(operation, sent, received, items));
-            let _ = finished.recv();
+            let _ = job_sender.send(Job(operation, sent, received, items));
+            let _ = end_receiver.recv();
         });
-        drop(ask);
+        drop(job_sender);
     });
     Ok(())
 }
 
-async fn coroutines(world: &World, quick: bool) -> Result<()> {
+async fn coroutines(world: &World, is_quick: bool) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank(), world.size());
     let wrong = |name: &str| Err(Error::System(format!("wrong bytes: {name}")));
-    for (name, operation, bytes, times) in cases(quick) {
-        let (sent, received, share) = lengths(operation, bytes, rank, size);
+    for (name, operation, bytes, times) in cases(is_quick) {
+        let (sent, received, count) = lengths(operation, bytes, rank, size);
         let (mut sent, mut received) = (vec![1u8; sent], vec![0u8; received]);
-        let mut taken = Vec::new();
+        let mut durations = Vec::new();
         for _ in 0..times {
             // An operation that takes one buffer may return another, so new buffers are created
             // outside of the measured time.
             let out = std::mem::take(&mut sent);
             comm.barrier().await?;
-            let began = Instant::now();
+            let start_time = Instant::now();
             match operation {
                 Operation::Allreduce => {
                     received = comm.allreduce(out, Op::Sum).await?;
@@ -288,14 +295,14 @@ async fn coroutines(world: &World, quick: bool) -> Result<()> {
                 Operation::Gather => received = comm.gather(out, 0).await?.unwrap_or_default(),
                 Operation::Alltoall => received = comm.alltoall(out).await?,
                 Operation::Messages => {
-                    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-                    let arrived = comm.irecv(std::mem::take(&mut received), before, 3);
+                    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+                    let arrived = comm.irecv(std::mem::take(&mut received), previous, 3);
                     sent = comm.isend(out, next, 3).await?;
                     received = arrived.await?.data;
                 }
             }
             comm.barrier().await?;
-            taken.push(began.elapsed());
+            durations.push(start_time.elapsed());
             if sent.is_empty() {
                 let length = lengths(operation, bytes, rank, size).0;
                 sent = vec![1; length];
@@ -306,13 +313,13 @@ async fn coroutines(world: &World, quick: bool) -> Result<()> {
                 1
             };
             let is_complete = matches!(operation, Operation::Broadcast)
-                || received.len() >= if rank == 0 { share } else { 0 };
+                || received.len() >= if rank == 0 { count } else { 0 };
             if !is_complete || received.iter().any(|item| *item != expected) {
                 return wrong(&name);
             }
         }
         if rank == 0 {
-            print_figure(&name, micros(median(taken)) / 1000.0);
+            print_figure(&name, micros(median(durations)) / 1000.0);
         }
     }
     Ok(())

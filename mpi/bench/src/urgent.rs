@@ -10,8 +10,11 @@ use upshift_mpi_matrix::{Levels, Matrices, SPREAD};
 
 use crate::work::{Schedule, histogram, print_figure, print_quantiles};
 
+/// Urgent requests per second.
 const PER_SECOND: u32 = 100;
+/// Order of the matrices of urgent requests.
 const SMALL: usize = 16;
+/// Order of the matrices of the batch.
 const LARGE: usize = 384;
 /// Levels of the requests of the batch, which runs two products at a time.
 const BATCH: [u8; 2] = [5, 6];
@@ -41,42 +44,45 @@ pub(crate) fn run(way: &str, scale: u32) -> Result<()> {
     })
 }
 
-async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool) -> Result<()> {
+async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, has_batch: bool) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let products = Arc::new(AtomicU64::new(0));
     let batches: Vec<_> = BATCH
         .into_iter()
-        .filter(|_| batch)
-        .map(|of_request| {
+        .filter(|_| has_batch)
+        .map(|request_level| {
             let (matrices, stop, products) = (matrices.clone(), stop.clone(), products.clone());
             let work = async move {
                 let large = matrix(LARGE);
                 while !stop.load(Relaxed) {
-                    matrices.square(of_request, &large, LARGE).await?;
+                    matrices.square(request_level, &large, LARGE).await?;
                     products.fetch_add(1, Relaxed);
                 }
                 Ok::<_, Error>(())
             };
-            spawn(work, levels.level(of_request))
+            spawn(work, levels.level(request_level))
         })
         .collect();
     let latencies = Arc::new(Mutex::new(histogram()));
     let level = levels.level(0);
-    let (asking, noted) = (matrices.clone(), latencies.clone());
-    let began = Instant::now();
+    let (client_matrices, client_latencies) = (matrices.clone(), latencies.clone());
+    let start_time = Instant::now();
     // The coroutine that sends the requests represents clients on other machines. It is urgent,
     // too, so that it is not late.
-    let asker = spawn(
+    let client = spawn(
         async move {
             let mut schedule = Schedule::new(PER_SECOND, seconds);
             let mut requests = Vec::new();
             while let Some(moment) = schedule.next().await {
-                let (matrices, noted) = (asking.clone(), noted.clone());
+                let (matrices, client_latencies) =
+                    (client_matrices.clone(), client_latencies.clone());
                 let request = async move {
                     matrices.square(0, &matrix(SMALL), SMALL).await?;
                     let nanos = moment.elapsed().as_nanos() as u64;
-                    let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
-                    noted.saturating_record(nanos);
+                    let mut client_latencies = client_latencies
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    client_latencies.saturating_record(nanos);
                     Ok::<_, Error>(())
                 };
                 requests.push(spawn(request, level));
@@ -90,15 +96,15 @@ async fn measure(matrices: &Matrices, levels: Levels, seconds: f64, batch: bool)
         },
         Level::at::<0>(),
     );
-    let ended = |error: upshift::JoinError| Error::System(error.to_string());
-    asker.await.map_err(ended)??;
+    let join_error = |error: upshift::JoinError| Error::System(error.to_string());
+    client.await.map_err(join_error)??;
     stop.store(true, Relaxed);
-    let done = products.load(Relaxed) as f64 / began.elapsed().as_secs_f64();
+    let products_per_second = products.load(Relaxed) as f64 / start_time.elapsed().as_secs_f64();
     for batch in batches {
-        batch.await.map_err(ended)??;
+        batch.await.map_err(join_error)??;
     }
     let latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
     print_quantiles("1 urgent", &latencies);
-    print_figure("2 batch products/s", done);
+    print_figure("2 batch products/s", products_per_second);
     Ok(())
 }

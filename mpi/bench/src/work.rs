@@ -33,9 +33,9 @@ pub(crate) async fn compute_cooperatively(pieces: u64) {
 
 /// Returns the number of pieces that currently take `time` on this rank.
 pub(crate) fn pieces_in(time: Duration) -> u64 {
-    let began = Instant::now();
+    let start_time = Instant::now();
     compute(20_000);
-    let per_piece = began.elapsed().as_secs_f64() / 20_000.0;
+    let per_piece = start_time.elapsed().as_secs_f64() / 20_000.0;
     (time.as_secs_f64() / per_piece) as u64 + 1
 }
 
@@ -69,16 +69,18 @@ pub(crate) fn print_quantiles(name: &str, latencies: &Histogram<u64>) {
 /// The schedule of requests that are sent at fixed times, whether earlier requests were answered or
 /// not (an open loop).
 pub(crate) struct Schedule {
-    began: Instant,
+    start_time: Instant,
     period: Duration,
+    /// Number of the next request.
     number: u32,
+    /// Time from the start after which no request is due.
     end: Duration,
 }
 
 impl Schedule {
     pub(crate) fn new(per_second: u32, seconds: f64) -> Schedule {
         Schedule {
-            began: Instant::now(),
+            start_time: Instant::now(),
             period: Duration::from_secs(1) / per_second,
             number: 0,
             end: Duration::from_secs_f64(seconds),
@@ -87,27 +89,29 @@ impl Schedule {
 
     /// Waits until the next request is due, and returns this moment. Returns `None` after the end.
     pub(crate) async fn next(&mut self) -> Option<Instant> {
-        let after = self.period * self.number;
+        let offset = self.period * self.number;
         self.number += 1;
-        if after >= self.end {
+        if offset >= self.end {
             return None;
         }
-        let moment = self.began + after;
+        let moment = self.start_time + offset;
         time::sleep(moment.saturating_duration_since(Instant::now())).await;
         Some(moment)
     }
 }
 
 /// Blocking MPI, as a C program uses it.
-pub(crate) struct Plain {
+pub(crate) struct BlockingMpi {
     pub(crate) rank: c_int,
     pub(crate) size: c_int,
 }
 
-impl Plain {
+impl BlockingMpi {
+    /// Initialises MPI.
+    ///
     /// # Safety
     /// Called once, before any other call of MPI.
-    pub(crate) unsafe fn init(threads: c_int) -> Result<Plain> {
+    pub(crate) unsafe fn init(threads: c_int) -> Result<BlockingMpi> {
         let (mut provided, mut rank, mut size) = (0, 0, 0);
         // SAFETY: the caller guarantees that this is the first call of MPI; the out-parameters are
         // locals.
@@ -124,23 +128,23 @@ impl Plain {
             sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut rank);
             sys::MPI_Comm_size(sys::RSMPI_COMM_WORLD, &mut size);
         }
-        Ok(Plain { rank, size })
+        Ok(BlockingMpi { rank, size })
     }
 
     /// Sends to a rank and receives from it at the same time, and waits for both.
-    pub(crate) fn exchange(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
-        // SAFETY: MPI is initialised while a `Plain` lives, and both sides exchange buffers of the
-        // same length.
+    pub(crate) fn exchange(&self, peer: c_int, send_buffer: &[u8], receive_buffer: &mut [u8]) {
+        // SAFETY: MPI is initialised while a `BlockingMpi` lives, and both sides exchange buffers
+        // of the same length.
         unsafe {
             let mut status: sys::MPI_Status = std::mem::zeroed();
             sys::MPI_Sendrecv(
-                out.as_ptr().cast(),
-                out.len() as c_int,
+                send_buffer.as_ptr().cast(),
+                send_buffer.len() as c_int,
                 sys::RSMPI_UINT8_T,
                 peer,
                 1,
-                into.as_mut_ptr().cast(),
-                into.len() as c_int,
+                receive_buffer.as_mut_ptr().cast(),
+                receive_buffer.len() as c_int,
                 sys::RSMPI_UINT8_T,
                 peer,
                 1,
@@ -151,13 +155,13 @@ impl Plain {
     }
 
     /// Makes a round trip, in which rank 0 sends first, and rank 1 replies.
-    pub(crate) fn round_trip(&self, peer: c_int, out: &[u8], into: &mut [u8]) {
+    pub(crate) fn round_trip(&self, peer: c_int, send_buffer: &[u8], receive_buffer: &mut [u8]) {
         let send = || {
-            // SAFETY: MPI is initialised while a `Plain` lives.
+            // SAFETY: MPI is initialised while a `BlockingMpi` lives.
             unsafe {
                 sys::MPI_Send(
-                    out.as_ptr().cast(),
-                    out.len() as c_int,
+                    send_buffer.as_ptr().cast(),
+                    send_buffer.len() as c_int,
                     sys::RSMPI_UINT8_T,
                     peer,
                     2,
@@ -172,8 +176,8 @@ impl Plain {
         unsafe {
             let mut status: sys::MPI_Status = std::mem::zeroed();
             sys::MPI_Recv(
-                into.as_mut_ptr().cast(),
-                into.len() as c_int,
+                receive_buffer.as_mut_ptr().cast(),
+                receive_buffer.len() as c_int,
                 sys::RSMPI_UINT8_T,
                 peer,
                 2,
@@ -192,7 +196,7 @@ impl Plain {
     }
 }
 
-impl Drop for Plain {
+impl Drop for BlockingMpi {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { sys::MPI_Finalize() };

@@ -10,7 +10,7 @@ pub(crate) async fn run_all(world: World) -> Result<()> {
         one_shot_forms(&world, length).await?;
         persistent_forms(&world, length).await?;
     }
-    refused(&world).await?;
+    invalid_calls(&world).await?;
     beside_work(&world).await
 }
 
@@ -22,27 +22,27 @@ async fn one_shot_forms(world: &World, length: usize) -> Result<()> {
     let (comm, rank, size) = (world.comm(), world.rank() as u64, world.size());
     let (root, last) = (0, size - 1);
     comm.barrier().await?;
-    let mine = vec![rank; length];
-    let from_last = comm.broadcast(mine.clone(), last).await?;
+    let own_items = vec![rank; length];
+    let from_last = comm.broadcast(own_items.clone(), last).await?;
     assert_eq!(from_last, vec![last as u64; length]);
-    let reduced = comm.reduce(mine.clone(), Op::Sum, root).await?;
+    let reduced = comm.reduce(own_items.clone(), Op::Sum, root).await?;
     assert_eq!(reduced, (rank == 0).then(|| vec![sum(world); length]));
-    let most = comm.allreduce(vec![rank as f64; length], Op::Max).await?;
-    assert_eq!(most, vec![last as f64; length]);
+    let maximum = comm.allreduce(vec![rank as f64; length], Op::Max).await?;
+    assert_eq!(maximum, vec![last as f64; length]);
     let in_order: Vec<u64> = (0..size as u64)
         .flat_map(|rank| vec![rank; length])
         .collect();
-    let gathered = comm.gather(mine.clone(), root).await?;
+    let gathered = comm.gather(own_items.clone(), root).await?;
     assert_eq!(gathered, (rank == 0).then(|| in_order.clone()));
-    assert_eq!(comm.allgather(mine).await?, in_order);
+    assert_eq!(comm.allgather(own_items).await?, in_order);
     let whole = if rank == 0 {
         in_order.clone()
     } else {
         Vec::new()
     };
     assert_eq!(comm.scatter(whole, length, root).await?, vec![rank; length]);
-    let turned = comm.alltoall(vec![rank; length * size]).await?;
-    assert_eq!(turned, in_order);
+    let exchanged = comm.alltoall(vec![rank; length * size]).await?;
+    assert_eq!(exchanged, in_order);
     Ok(())
 }
 
@@ -91,7 +91,8 @@ async fn persistent_forms(world: &World, length: usize) -> Result<()> {
     Ok(())
 }
 
-async fn refused(world: &World) -> Result<()> {
+/// Checks that invalid calls give errors.
+async fn invalid_calls(world: &World) -> Result<()> {
     let (comm, size) = (world.comm(), world.size());
     if size > 1 {
         let uneven = comm.alltoall(vec![0u8; size + 1]).await;

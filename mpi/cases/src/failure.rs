@@ -18,7 +18,7 @@ async fn serve(world: &World) -> Result<()> {
     world.comm().barrier().await
 }
 
-/// The last rank is killed while the other ranks wait for it in every possible way.
+/// Kills the last rank while the other ranks wait for it in several ways.
 pub(crate) async fn killed(world: World) -> Result<()> {
     serve(&world).await?;
     let comm = world.comm();
@@ -46,6 +46,7 @@ pub(crate) async fn killed(world: World) -> Result<()> {
     Ok(())
 }
 
+/// Blocks the thread of the last rank.
 pub(crate) async fn hung(world: World) -> Result<()> {
     serve(&world).await?;
     if world.rank() == world.size() - 1 {
@@ -55,6 +56,7 @@ pub(crate) async fn hung(world: World) -> Result<()> {
     Ok(())
 }
 
+/// Ends the last rank with an error.
 pub(crate) async fn error(world: World) -> Result<()> {
     serve(&world).await?;
     if world.rank() == world.size() - 1 {
@@ -63,6 +65,7 @@ pub(crate) async fn error(world: World) -> Result<()> {
     world.comm().barrier().await
 }
 
+/// Ends the last rank with a panic.
 pub(crate) async fn panics(world: World) -> Result<()> {
     serve(&world).await?;
     assert!(world.rank() < world.size() - 1, "the last rank fails");

@@ -1,5 +1,5 @@
 //! Makes the errors that a program can make, such as sizes that do not match, dropped futures, and
-//! counts and lengths beyond the limits. Each gives an error value or does no harm.
+//! counts and lengths beyond the limits. Each of them gives an error value, or does no harm.
 
 use std::time::Duration;
 
@@ -115,10 +115,10 @@ async fn cancelled(world: &World) -> Result<()> {
 async fn thousands(world: &World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());
-    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let count = 5000usize;
     let receives: Vec<_> = (0..count)
-        .map(|number| comm.irecv(vec![0u64; 4], before, 2000 + (number % 1000) as u16))
+        .map(|number| comm.irecv(vec![0u64; 4], previous, 2000 + (number % 1000) as u16))
         .collect();
     comm.barrier().await?;
     let sends: Vec<_> = (0..count)
@@ -136,15 +136,15 @@ async fn thousands(world: &World) -> Result<()> {
 pub(crate) async fn huge(world: World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());
-    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let length = (256 << 20) / 8 / size;
-    let number = |rank: usize, at: usize| (rank as u64) << 40 | at as u64;
-    let items: Vec<u64> = (0..length).map(|at| number(rank, at)).collect();
+    let number = |rank: usize, index: usize| (rank as u64) << 40 | index as u64;
+    let items: Vec<u64> = (0..length).map(|index| number(rank, index)).collect();
     let sent = comm.isend(items, next, 1);
-    let arrived = comm.irecv(vec![0u64; length], before, 1).await?;
+    let arrived = comm.irecv(vec![0u64; length], previous, 1).await?;
     assert_eq!(arrived.data.len(), length);
-    for (at, item) in arrived.data.iter().enumerate() {
-        assert_eq!(*item, number(before, at));
+    for (index, item) in arrived.data.iter().enumerate() {
+        assert_eq!(*item, number(previous, index));
     }
     sent.await?;
     Ok(())

@@ -45,8 +45,8 @@ pub fn mpirun_for(limit: u32, ranks: usize) -> Command {
 /// Returns the contents of both output streams.
 #[must_use]
 pub fn text(output: &Output) -> String {
-    let both = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy);
-    both.concat()
+    let streams = [&*output.stdout, &*output.stderr].map(String::from_utf8_lossy);
+    streams.concat()
 }
 
 /// A program that runs beside the test.
@@ -55,6 +55,7 @@ pub struct Running {
     /// Dropped to close the standard input.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
+    /// Lines that were read.
     seen: Vec<String>,
 }
 
@@ -98,22 +99,22 @@ impl Running {
         }
     }
 
-    /// Waits for a line that contains `what`.
+    /// Waits for a line that contains `part`.
     ///
     /// # Panics
     /// If no such line appears in time.
-    pub fn line(&mut self, what: &str) -> String {
-        if let Some(line) = self.seen.iter().find(|line| line.contains(what)) {
+    pub fn line(&mut self, part: &str) -> String {
+        if let Some(line) = self.seen.iter().find(|line| line.contains(part)) {
             return line.clone();
         }
         let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("no line with {what:?} in\n{}", self.seen.join("\n"));
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(remaining) else {
+                panic!("no line with {part:?} in\n{}", self.seen.join("\n"));
             };
             self.seen.push(line.clone());
-            if line.contains(what) {
+            if line.contains(part) {
                 return line;
             }
         }

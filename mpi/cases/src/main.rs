@@ -51,19 +51,19 @@ fn run(name: &str, seed: u64) -> Result<usize> {
             })
         };
     }
-    let two = launch.vcpus(2);
+    let with_two_vcpus = launch.vcpus(2);
     let with_short_limits = launch
         .hang_limit(Duration::from_secs(3))
         .grace(Duration::from_millis(400));
     match name {
         "points" => case!(launch, points::run_all),
-        "points2" => case!(two, points::run_all),
+        "points2" => case!(with_two_vcpus, points::run_all),
         "preemptible" => case!(
             launch.preemption(upshift::Preemption::Preferred),
             requests::overtakes
         ),
         "collectives" => case!(launch, collectives::run_all),
-        "collectives2" => case!(two, collectives::run_all),
+        "collectives2" => case!(with_two_vcpus, collectives::run_all),
         "requests" => case!(launch, requests::run_all),
         "overtakes" => case!(launch, requests::overtakes),
         "hostile" => case!(launch, hostile::run_all),
@@ -72,7 +72,8 @@ fn run(name: &str, seed: u64) -> Result<usize> {
         "sizes256" => case!(launch, sizes::huge),
         "long" => case!(launch, sizes::long),
         "storm" => case!(launch, async |world| seeded::storm(world, seed).await),
-        "storm2" => case!(two, async |world| seeded::storm(world, seed).await),
+        "storm2" => case!(with_two_vcpus, async |world| seeded::storm(world, seed)
+            .await),
         "idle" => case!(launch, requests::idle),
         "busy" => case!(launch, requests::busy),
         "board" => case!(

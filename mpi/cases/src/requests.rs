@@ -35,7 +35,7 @@ pub(crate) async fn run_all(world: World) -> Result<()> {
     world.comm().barrier().await?;
     many(&world).await?;
     world.comm().barrier().await?;
-    gone(&world).await?;
+    dropped_callers(&world).await?;
     always_ready(&world).await
 }
 
@@ -89,7 +89,8 @@ async fn many(world: &World) -> Result<()> {
     Ok(())
 }
 
-async fn gone(world: &World) -> Result<()> {
+/// Checks that a dropped call harms no later call.
+async fn dropped_callers(world: &World) -> Result<()> {
     let rank = (world.rank() + 1) % world.size();
     for _ in 0..100 {
         let call = world.call_at(rank, Level::at::<9>(), vec![1; 5000]);
@@ -103,13 +104,13 @@ async fn gone(world: &World) -> Result<()> {
 /// Checks that a rank with many batch requests answers an urgent request first.
 pub(crate) async fn overtakes(world: World) -> Result<()> {
     let batches = 40;
-    let done = Arc::new(AtomicUsize::new(0));
-    let counted = done.clone();
+    let ended_batches = Arc::new(AtomicUsize::new(0));
+    let counter = ended_batches.clone();
     world.serve(move |request| {
-        let done = counted.clone();
+        let ended_batches = counter.clone();
         async move {
             if request.level.get() == 0 {
-                return done.load(SeqCst).to_le_bytes().to_vec();
+                return ended_batches.load(SeqCst).to_le_bytes().to_vec();
             }
             let mut sum = 0u64;
             for n in 0..2_000_000u64 {
@@ -118,7 +119,7 @@ pub(crate) async fn overtakes(world: World) -> Result<()> {
                     yield_if_needed().await;
                 }
             }
-            done.fetch_add(1, SeqCst);
+            ended_batches.fetch_add(1, SeqCst);
             sum.to_le_bytes().to_vec()
         }
     });
@@ -142,8 +143,11 @@ pub(crate) async fn overtakes(world: World) -> Result<()> {
             Level::at::<0>(),
         );
         let reply = urgent.await.unwrap()?;
-        let done = usize::from_le_bytes(reply.try_into().unwrap());
-        assert!(done < batches, "{done} batch requests came first");
+        let ended_batches = usize::from_le_bytes(reply.try_into().unwrap());
+        assert!(
+            ended_batches < batches,
+            "{ended_batches} batch requests came first"
+        );
         for call in calls {
             call.await.unwrap()?;
         }
@@ -170,9 +174,9 @@ pub(crate) async fn idle(world: World) -> Result<()> {
     // The first sleep is long enough for all ranks to fall asleep.
     world.comm().barrier().await?;
     time::sleep(Duration::from_millis(200)).await;
-    let (began, before) = (Instant::now(), cpu_time());
+    let (start_time, before) = (Instant::now(), cpu_time());
     time::sleep(Duration::from_secs(2)).await;
-    let share = (cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let share = (cpu_time() - before).as_secs_f64() / start_time.elapsed().as_secs_f64();
     println!("rank {}: {:.3} % of a CPU", world.rank(), share * 100.0);
     assert!(share < 0.01, "{:.3} % of a CPU", share * 100.0);
     world.comm().barrier().await?;
@@ -202,8 +206,8 @@ pub(crate) async fn beside_a_daemon(world: World) -> Result<()> {
     busy(world).await
 }
 
-/// Runs ranks that spin and compute. Each must make progress, even if there are more ranks than
-/// CPUs.
+/// Runs ranks that call each other without pause. Each rank must make progress, even if there are
+/// more ranks than CPUs.
 pub(crate) async fn busy(world: World) -> Result<()> {
     world.serve(async |request| request.body);
     world.comm().barrier().await?;

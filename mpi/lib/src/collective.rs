@@ -73,6 +73,7 @@ impl<T> Buffers<T> {
     }
 }
 
+/// The arguments of a collective, as MPI takes them.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw {
     pub(crate) sent: *const c_void,
@@ -87,7 +88,7 @@ impl<T: Datatype> Call<T> {
     fn new(
         collective: Collective,
         sent: Vec<T>,
-        received: usize,
+        received_items: usize,
         root: usize,
         share: usize,
     ) -> Call<T> {
@@ -95,7 +96,7 @@ impl<T: Datatype> Call<T> {
             collective,
             buffers: Buffers {
                 sent,
-                received: vec![T::zeroed(); received],
+                received: vec![T::zeroed(); received_items],
             },
             root,
             share,
@@ -111,13 +112,13 @@ impl<T: Datatype> Call<T> {
             self.buffers.sent.as_ptr()
         };
         let received = self.buffers.received.as_mut_ptr();
-        let (share, root, comm) = (self.share, comm.known(self.root), comm.handle());
+        let (share, root, comm) = (self.share, comm.checked_rank(self.root), comm.handle());
         move |table| {
             Ok(Raw {
                 sent: sent.cast(),
                 received: received.cast(),
                 share: count(share)?,
-                datatype: table.types.of::<T>()?,
+                datatype: table.types.get::<T>()?,
                 root: root?,
                 comm,
             })
@@ -131,7 +132,7 @@ impl<T: Datatype> Call<T> {
     ) -> Operation<R> {
         let (collective, raw) = (self.collective, self.raw(comm));
         let payload = Box::new(self.buffers);
-        let (job, peers) = (comm.job(), comm.all());
+        let (job, peers) = (comm.job(), comm.all_peers());
         let bytes = payload.bytes();
         let kind = Kind::Completes;
         start(
@@ -152,6 +153,8 @@ impl<T: Datatype> Call<T> {
     }
 }
 
+/// Starts a collective, without waiting for its end.
+///
 /// # Safety
 /// The buffers have the length that `collective` needs for the share and the communicator, and live
 /// until the request is complete.
@@ -210,16 +213,19 @@ fn finish_unit(_: &Arc<Job>, completion: Completion) -> Result<()> {
     completion.outcome.map(drop)
 }
 
-fn sent<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>> {
+fn finish_sent<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>> {
     Ok(buffers(completion)?.sent)
 }
 
-fn received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>> {
+fn finish_received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Vec<T>> {
     Ok(buffers(completion)?.received)
 }
 
-/// Returns the buffer that only the root receives.
-fn root_received<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Option<Vec<T>>> {
+/// Returns the buffer that only the root receives; `None` on other ranks.
+fn finish_root_received<T: Datatype>(
+    _: &Arc<Job>,
+    completion: Completion,
+) -> Result<Option<Vec<T>>> {
     let received = buffers(completion)?.received;
     Ok((!received.is_empty()).then_some(received))
 }
@@ -292,7 +298,7 @@ impl Comm {
 
     /// Gives every rank the items of `root`. All ranks pass buffers of the same length.
     pub fn broadcast<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Vec<T>> {
-        self.broadcast_call(buffer, root).start(self, sent)
+        self.broadcast_call(buffer, root).start(self, finish_sent)
     }
 
     /// Reduces the buffers of all ranks item by item; `root` gets the result, other ranks get
@@ -304,23 +310,24 @@ impl Comm {
         root: usize,
     ) -> Operation<Option<Vec<T>>> {
         self.reduce_call(buffer, op, root)
-            .start(self, root_received)
+            .start(self, finish_root_received)
     }
 
     /// Reduces the buffers of all ranks item by item; all ranks get the result.
     pub fn allreduce<T: Number>(&self, buffer: Vec<T>, op: Op) -> Operation<Vec<T>> {
-        self.allreduce_call(buffer, op).start(self, received)
+        self.allreduce_call(buffer, op).start(self, finish_received)
     }
 
     /// Collects the items of all ranks at `root`, in the order of the ranks; other ranks get
     /// `None`.
     pub fn gather<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Operation<Option<Vec<T>>> {
-        self.gather_call(buffer, root).start(self, root_received)
+        self.gather_call(buffer, root)
+            .start(self, finish_root_received)
     }
 
     /// Collects the items of all ranks at every rank, in the order of the ranks.
     pub fn allgather<T: Datatype>(&self, buffer: Vec<T>) -> Operation<Vec<T>> {
-        self.allgather_call(buffer).start(self, received)
+        self.allgather_call(buffer).start(self, finish_received)
     }
 
     /// Gives each rank its share of the items of `root`; the buffers of other ranks are ignored.
@@ -331,16 +338,16 @@ impl Comm {
         root: usize,
     ) -> Operation<Vec<T>> {
         match self.scatter_call(buffer, share, root) {
-            Ok(call) => call.start(self, received),
-            Err(error) => Operation::of(self.job(), Err(error), received),
+            Ok(call) => call.start(self, finish_received),
+            Err(error) => Operation::new(self.job(), Err(error), finish_received),
         }
     }
 
     /// Gives the k-th rank the k-th share of each rank's items.
     pub fn alltoall<T: Datatype>(&self, buffer: Vec<T>) -> Operation<Vec<T>> {
         match self.alltoall_call(buffer) {
-            Ok(call) => call.start(self, received),
-            Err(error) => Operation::of(self.job(), Err(error), received),
+            Ok(call) => call.start(self, finish_received),
+            Err(error) => Operation::new(self.job(), Err(error), finish_received),
         }
     }
 
@@ -355,7 +362,7 @@ impl Comm {
     /// Creates the persistent form of [`broadcast`](Self::broadcast).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn broadcast_init<T: Datatype>(
         &self,
         buffer: Vec<T>,
@@ -367,7 +374,7 @@ impl Comm {
     /// Creates the persistent form of [`reduce`](Self::reduce).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn reduce_init<T: Number>(
         &self,
         buffer: Vec<T>,
@@ -380,7 +387,7 @@ impl Comm {
     /// Creates the persistent form of [`allreduce`](Self::allreduce).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn allreduce_init<T: Number>(&self, buffer: Vec<T>, op: Op) -> Result<Persistent<T>> {
         Persistent::collective(self, self.allreduce_call(buffer, op))
     }
@@ -388,7 +395,7 @@ impl Comm {
     /// Creates the persistent form of [`gather`](Self::gather).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn gather_init<T: Datatype>(&self, buffer: Vec<T>, root: usize) -> Result<Persistent<T>> {
         Persistent::collective(self, self.gather_call(buffer, root))
     }
@@ -396,7 +403,7 @@ impl Comm {
     /// Creates the persistent form of [`allgather`](Self::allgather).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn allgather_init<T: Datatype>(&self, buffer: Vec<T>) -> Result<Persistent<T>> {
         Persistent::collective(self, self.allgather_call(buffer))
     }
@@ -404,7 +411,7 @@ impl Comm {
     /// Creates the persistent form of [`scatter`](Self::scatter).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn scatter_init<T: Datatype>(
         &self,
         buffer: Vec<T>,
@@ -417,7 +424,7 @@ impl Comm {
     /// Creates the persistent form of [`alltoall`](Self::alltoall).
     ///
     /// # Errors
-    /// As [`barrier_init`](Self::barrier_init).
+    /// The errors of [`barrier_init`](Self::barrier_init).
     pub fn alltoall_init<T: Datatype>(&self, buffer: Vec<T>) -> Result<Persistent<T>> {
         Persistent::collective(self, self.alltoall_call(buffer)?)
     }

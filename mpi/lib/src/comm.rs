@@ -25,8 +25,9 @@ struct Inner {
     job: Arc<Job>,
     handle: sys::MPI_Comm,
     rank: usize,
+    /// World rank of each rank of the communicator.
     world: Arc<[u32]>,
-    owned: bool,
+    is_owned: bool,
 }
 
 // SAFETY: any thread may keep an MPI handle, which is only a name, and the handle is passed to MPI
@@ -36,9 +37,9 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Comm {
-    /// Wraps a communicator, which is freed with the last clone if `owned` is set. The handle must
+    /// Wraps a communicator, which is freed with the last clone if `is_owned`. The handle must
     /// be valid, and this thread must have the right to call MPI.
-    pub(crate) fn adopt(job: &Arc<Job>, handle: sys::MPI_Comm, owned: bool) -> Result<Comm> {
+    pub(crate) fn adopt(job: &Arc<Job>, handle: sys::MPI_Comm, is_owned: bool) -> Result<Comm> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: the communicator is valid; the out-parameters are locals, and both arrays have
         // `size` items.
@@ -49,20 +50,20 @@ impl Comm {
             ))?;
             check(sys::MPI_Comm_rank(handle, &mut rank))?;
             check(sys::MPI_Comm_size(handle, &mut size))?;
-            let (mut here, mut all) = (sys::RSMPI_GROUP_NULL, sys::RSMPI_GROUP_NULL);
-            check(sys::MPI_Comm_group(handle, &mut here))?;
-            check(sys::MPI_Comm_group(sys::RSMPI_COMM_WORLD, &mut all))?;
+            let (mut group, mut world_group) = (sys::RSMPI_GROUP_NULL, sys::RSMPI_GROUP_NULL);
+            check(sys::MPI_Comm_group(handle, &mut group))?;
+            check(sys::MPI_Comm_group(sys::RSMPI_COMM_WORLD, &mut world_group))?;
             let ranks: Vec<c_int> = (0..size).collect();
             let mut world = vec![0; ranks.len()];
             check(sys::MPI_Group_translate_ranks(
-                here,
+                group,
                 size,
                 ranks.as_ptr(),
-                all,
+                world_group,
                 world.as_mut_ptr(),
             ))?;
-            sys::MPI_Group_free(&mut here);
-            sys::MPI_Group_free(&mut all);
+            sys::MPI_Group_free(&mut group);
+            sys::MPI_Group_free(&mut world_group);
             world
         };
         Ok(Comm {
@@ -71,7 +72,7 @@ impl Comm {
                 handle,
                 rank: rank as usize,
                 world: world.into_iter().map(|rank| rank as u32).collect(),
-                owned,
+                is_owned,
             }),
         })
     }
@@ -96,28 +97,32 @@ impl Comm {
         self.inner.handle
     }
 
-    pub(crate) fn known(&self, rank: usize) -> Result<c_int> {
+    /// Returns the number of a rank for MPI.
+    ///
+    /// # Errors
+    /// [`Error::Rank`] if the rank does not exist.
+    pub(crate) fn checked_rank(&self, rank: usize) -> Result<c_int> {
         match c_int::try_from(rank) {
-            Ok(known) if rank < self.size() => Ok(known),
+            Ok(number) if rank < self.size() => Ok(number),
             _ => Err(Error::Rank(rank, self.size())),
         }
     }
 
-    pub(crate) fn one(&self, rank: usize) -> Peers {
+    pub(crate) fn peer(&self, rank: usize) -> Peers {
         self.inner
             .world
             .get(rank)
             .map_or(Peers::None, |world| Peers::One(*world))
     }
 
-    pub(crate) fn all(&self) -> Peers {
+    pub(crate) fn all_peers(&self) -> Peers {
         Peers::All(self.inner.world.clone())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if self.owned {
+        if self.is_owned {
             let handle = self.handle;
             self.job.with(|table| {
                 table.free_comms.push(handle);

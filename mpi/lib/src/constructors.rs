@@ -24,7 +24,7 @@ impl Comm {
         start(
             self.job(),
             Kind::Completes,
-            self.all(),
+            self.all_peers(),
             payload,
             0,
             finish_dup,
@@ -57,7 +57,7 @@ impl Comm {
         };
         let key = c_int::try_from(key).map_err(|_| Error::Key(key))?;
         self.barrier().await?;
-        let handle = self.job().call(&self.all(), |_| {
+        let comm = self.job().call(&self.all_peers(), |_| {
             let mut handle = none;
             // SAFETY: the handle is that of a live communicator, and MPI writes only to `handle`, a
             // local.
@@ -67,10 +67,11 @@ impl Comm {
             }
             Comm::adopt(self.job(), handle, true).map(Some)
         })?;
-        Ok(handle)
+        Ok(comm)
     }
 }
 
+/// The handle of a new communicator.
 struct NewHandle(sys::MPI_Comm);
 
 /// A box to which MPI writes a handle. It is held by a raw pointer, because moving a `Box` would

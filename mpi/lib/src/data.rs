@@ -71,26 +71,26 @@ pub(crate) struct Types(HashMap<TypeId, sys::MPI_Datatype>);
 impl Types {
     /// Returns MPI's type for `T`, which is created on first use. This thread must have the right
     /// to call MPI.
-    pub(crate) fn of<T: Datatype>(&mut self) -> Result<sys::MPI_Datatype> {
+    pub(crate) fn get<T: Datatype>(&mut self) -> Result<sys::MPI_Datatype> {
         const { assert!(size_of::<T>() > 0, "an item has at least one byte") };
         let id = TypeId::of::<T>();
-        if let Some(found) = number(id).or_else(|| self.0.get(&id).copied()) {
-            return Ok(found);
+        if let Some(datatype) = number(id).or_else(|| self.0.get(&id).copied()) {
+            return Ok(datatype);
         }
         let size = count(size_of::<T>())?;
         // SAFETY: the out-parameter has the right type; `UINT8_T` is a constant of the library.
-        let made = unsafe {
-            let mut made = sys::RSMPI_DATATYPE_NULL;
+        let datatype = unsafe {
+            let mut datatype = sys::RSMPI_DATATYPE_NULL;
             check(sys::MPI_Type_contiguous(
                 size,
                 sys::RSMPI_UINT8_T,
-                &mut made,
+                &mut datatype,
             ))?;
-            check(sys::MPI_Type_commit(&mut made))?;
-            made
+            check(sys::MPI_Type_commit(&mut datatype))?;
+            datatype
         };
-        self.0.insert(id, made);
-        Ok(made)
+        self.0.insert(id, datatype);
+        Ok(datatype)
     }
 }
 

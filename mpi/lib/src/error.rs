@@ -182,7 +182,7 @@ impl Threads {
     }
 
     /// Returns the level of thread support for MPI's number. MPI's numbers ascend with the levels.
-    pub(crate) fn of(number: c_int) -> Threads {
+    pub(crate) fn from_number(number: c_int) -> Threads {
         [Threads::Multiple, Threads::Serialized, Threads::Funneled]
             .into_iter()
             .find(|level| number >= level.number())

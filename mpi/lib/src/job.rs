@@ -3,7 +3,8 @@
 //! MPI is initialised for at most one thread at a time. Therefore every call is made under the
 //! lock, and a coroutine that holds the lock is not suspended. The only call under the lock that
 //! blocks is `MPI_Comm_split`, which `constructors.rs` delays until all ranks are ready.
-//! Destructors never call MPI, but leave their work to the next look (`progress.rs`).
+//! Destructors never call MPI, but leave their work to the next *look*, in which the progress
+//! coroutine asks MPI for completions (`progress.rs`).
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -16,25 +17,27 @@ use upshift::{CoroutineId, Handle, Level, current_level, no_suspend};
 use crate::error::{Death, Error, Result, check};
 use crate::node::Node;
 use crate::peers::Peers;
-use crate::table::{Found, Key, Payload, Table};
+use crate::table::{Key, LookResults, Payload, Table};
 
+/// The job, as this rank sees it.
 pub(crate) struct Job {
     table: Mutex<Table>,
     /// The only thread that may call MPI, with [`Threads::Funneled`](crate::Threads::Funneled).
-    only: Option<ThreadId>,
+    funneled_thread: Option<ThreadId>,
     death: OnceLock<Death>,
     ended: AtomicBool,
     /// The runtime and the progress coroutine, once it runs.
     progress: OnceLock<(Handle, CoroutineId)>,
+    /// Level of the progress coroutine.
     level: AtomicU8,
     pub(crate) node: Arc<Node>,
 }
 
 impl Job {
-    pub(crate) fn new(only: Option<ThreadId>, node: Arc<Node>) -> Job {
+    pub(crate) fn new(funneled_thread: Option<ThreadId>, node: Arc<Node>) -> Job {
         Job {
             table: Mutex::new(Table::default()),
-            only,
+            funneled_thread,
             death: OnceLock::new(),
             ended: AtomicBool::new(false),
             progress: OnceLock::new(),
@@ -88,7 +91,10 @@ impl Job {
         if self.ended.load(Relaxed) {
             return Err(Error::Ended);
         }
-        if self.only.is_some_and(|only| only != thread::current().id()) {
+        if self
+            .funneled_thread
+            .is_some_and(|funneled_thread| funneled_thread != thread::current().id())
+        {
             return Err(Error::WrongThread);
         }
         Ok(())
@@ -113,21 +119,21 @@ impl Job {
 
     /// Begins a look, in which the progress coroutine asks MPI for completions. Does the work that
     /// destructors left, and probes for messages. Returns the number of requests, which is the end
-    /// of the first window.
-    pub(crate) fn begin_look(&self, found: &mut Found) -> usize {
+    /// of the first window. A window is a range of requests that one call of MPI tests.
+    pub(crate) fn begin_look(&self, results: &mut LookResults) -> usize {
         self.with(|table| {
             table.look_requested = false;
             table.sweep();
-            table.probe(found);
+            table.probe(results);
             table.outstanding()
         })
     }
 
     /// Continues a look with the window of requests that ends at `end`. Returns the end of the next
     /// window; 0 ends the look.
-    pub(crate) fn look_at_window(&self, end: usize, found: &mut Found) -> usize {
+    pub(crate) fn look_at_window(&self, end: usize, results: &mut LookResults) -> usize {
         let mut dropped: Vec<Payload> = Vec::new();
-        self.with(|table| table.test(end, found, &mut dropped))
+        self.with(|table| table.test(end, results, &mut dropped))
     }
 
     /// Returns whether no other coroutine of this rank is ready, so that looking continuously

@@ -21,7 +21,7 @@ use crate::serve::World;
 use crate::watchdog::{HEARTBEAT_INTERVAL, TimeLimits, Watchdog};
 
 /// Maximum wait, when a rank leaves, for operations that other ranks have not matched.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The configuration of a rank; [`run`](Self::run) runs it.
 ///
@@ -155,14 +155,14 @@ impl Launch {
     ) -> std::result::Result<T, E> {
         configure(self.single_copy)?;
         initialise(self.threads())?;
-        let only = (self.threads() == Threads::Funneled).then(|| thread::current().id());
+        let funneled_thread = (self.threads() == Threads::Funneled).then(|| thread::current().id());
         // SAFETY: MPI is initialised, on this thread.
         let (node, service, replies) =
             unsafe { (join_node(self.vcpus)?, duplicate()?, duplicate()?) };
         // SAFETY: as above.
         let lifelines = unsafe { connect_hosts(&node)? };
         let node = Arc::new(node);
-        let job = Arc::new(Job::new(only, node.clone()));
+        let job = Arc::new(Job::new(funneled_thread, node.clone()));
         // SAFETY: the library defines this value as a constant.
         let world = Comm::adopt(&job, unsafe { sys::RSMPI_COMM_WORLD }, false)?;
         let service = Comm::adopt(&job, service, false)?;
@@ -248,7 +248,7 @@ fn initialise(needed: Threads) -> Result<()> {
         )
     };
     check(code)?;
-    let provided = Threads::of(provided);
+    let provided = Threads::from_number(provided);
     if provided < needed {
         // SAFETY: MPI is initialised, by the call above.
         unsafe { sys::MPI_Finalize() };
@@ -264,9 +264,9 @@ fn initialise(needed: Threads) -> Result<()> {
 unsafe fn duplicate() -> Result<sys::MPI_Comm> {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        let mut made = sys::RSMPI_COMM_NULL;
-        check(sys::MPI_Comm_dup(sys::RSMPI_COMM_WORLD, &mut made))?;
-        Ok(made)
+        let mut comm = sys::RSMPI_COMM_NULL;
+        check(sys::MPI_Comm_dup(sys::RSMPI_COMM_WORLD, &mut comm))?;
+        Ok(comm)
     }
 }
 
@@ -282,59 +282,60 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
             sys::RSMPI_COMM_WORLD,
             sys::RSMPI_ERRORS_RETURN,
         ))?;
-        let (mut near, mut me, mut world, mut size) = (sys::RSMPI_COMM_NULL, 0, 0, 0);
-        check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut world))?;
+        let (mut node_comm, mut node_rank, mut world_rank, mut size) =
+            (sys::RSMPI_COMM_NULL, 0, 0, 0);
+        check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut world_rank))?;
         check(sys::MPI_Comm_split_type(
             sys::RSMPI_COMM_WORLD,
             sys::RSMPI_COMM_TYPE_SHARED,
-            world,
+            world_rank,
             sys::RSMPI_INFO_NULL,
-            &mut near,
+            &mut node_comm,
         ))?;
-        check(sys::MPI_Comm_rank(near, &mut me))?;
-        check(sys::MPI_Comm_size(near, &mut size))?;
+        check(sys::MPI_Comm_rank(node_comm, &mut node_rank))?;
+        check(sys::MPI_Comm_size(node_comm, &mut size))?;
         let mut ranks = vec![0u32; size as usize];
-        let own = world as u32;
+        let own_rank = world_rank as u32;
         check(sys::MPI_Allgather(
-            (&raw const own).cast(),
+            (&raw const own_rank).cast(),
             1,
             sys::RSMPI_UINT32_T,
             ranks.as_mut_ptr().cast(),
             1,
             sys::RSMPI_UINT32_T,
-            near,
+            node_comm,
         ))?;
-        // The first rank chooses the file's name. Its pid alone could equal the pid of a process in
-        // another namespace.
+        // The first rank chooses the file's name, and sends its parts and an error number to the
+        // other ranks. The pid alone could equal the pid of a process in another namespace.
         let clock = SystemTime::now().duration_since(UNIX_EPOCH);
         let nanos = clock.map_or(0, |time| time.subsec_nanos() as c_int);
-        let mut leader: [c_int; 3] = [std::process::id() as c_int, nanos, 0];
+        let mut file_id: [c_int; 3] = [std::process::id() as c_int, nanos, 0];
         let path = |[pid, nanos, _]: [c_int; 3]| {
             PathBuf::from(format!("/dev/shm/upshift-mpi-{pid}-{nanos}"))
         };
-        if me == 0 {
-            let created = node::create(&path(leader), ranks.len());
-            leader[2] = created
+        if node_rank == 0 {
+            let created = node::create(&path(file_id), ranks.len());
+            file_id[2] = created
                 .as_ref()
                 .err()
                 .map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         }
         check(sys::MPI_Bcast(
-            leader.as_mut_ptr().cast(),
-            leader.len() as c_int,
+            file_id.as_mut_ptr().cast(),
+            file_id.len() as c_int,
             sys::RSMPI_INT32_T,
             0,
-            near,
+            node_comm,
         ))?;
-        if leader[2] != 0 {
-            return Err(system(std::io::Error::from_raw_os_error(leader[2])));
+        if file_id[2] != 0 {
+            return Err(system(std::io::Error::from_raw_os_error(file_id[2])));
         }
-        let node = Node::open(&path(leader), ranks, me as usize, vcpus).map_err(system);
-        check(sys::MPI_Barrier(near))?;
-        if me == 0 {
-            let _ = std::fs::remove_file(path(leader));
+        let node = Node::open(&path(file_id), ranks, node_rank as usize, vcpus).map_err(system);
+        check(sys::MPI_Barrier(node_comm))?;
+        if node_rank == 0 {
+            let _ = std::fs::remove_file(path(file_id));
         }
-        sys::MPI_Comm_free(&mut near);
+        sys::MPI_Comm_free(&mut node_comm);
         node
     }
 }
@@ -346,10 +347,10 @@ unsafe fn join_node(vcpus: usize) -> Result<Node> {
 unsafe fn connect_hosts(node: &Node) -> Result<Vec<Lifeline>> {
     // SAFETY: guaranteed by the caller; the out-parameters are locals.
     unsafe {
-        let (mut me, mut size) = (0, 0);
-        check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut me))?;
+        let (mut rank, mut size) = (0, 0);
+        check(sys::MPI_Comm_rank(sys::RSMPI_COMM_WORLD, &mut rank))?;
         check(sys::MPI_Comm_size(sys::RSMPI_COMM_WORLD, &mut size))?;
-        Lifeline::connect_all(node, me as u32, size as usize)
+        Lifeline::connect_all(node, rank as u32, size as usize)
     }
 }
 
@@ -384,7 +385,7 @@ async fn receive_wakeups(job: Arc<Job>, socket: std::os::unix::net::UnixDatagram
 /// running. Handlers continue to serve meanwhile, because other ranks may still wait for them.
 async fn leave(job: &Arc<Job>, world: &World) -> Result<()> {
     world.service().barrier().await?;
-    let deadline = Instant::now() + DRAIN;
+    let deadline = Instant::now() + DRAIN_TIMEOUT;
     loop {
         match job.with(|table| table.cancel_receives()) {
             0 => break,

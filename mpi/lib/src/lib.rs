@@ -13,10 +13,10 @@
 //!     Launch::new().run(async |world| {
 //!         let comm = world.comm();
 //!         let next = (world.rank() + 1) % world.size();
-//!         let before = (world.rank() + world.size() - 1) % world.size();
+//!         let previous = (world.rank() + world.size() - 1) % world.size();
 //!         let sent = comm.isend(vec![world.rank() as u64; 1000], next, 7);
-//!         let came = comm.irecv(vec![0u64; 1000], before, 7).await?;
-//!         assert_eq!(came.data[0], before as u64);
+//!         let message = comm.irecv(vec![0u64; 1000], previous, 7).await?;
+//!         assert_eq!(message.data[0], previous as u64);
 //!         sent.await?;
 //!         comm.allreduce(vec![1u64], Op::Sum).await.map(drop)
 //!     })
@@ -32,7 +32,9 @@
 //! | `operation` | the future of a request |
 //! | `comm`, `constructors`, `point`, `collective`, `persistent` | the functions of MPI |
 //! | `serve` | requests with a level between ranks |
-//! | `node`, `watchdog` | pages and wake-ups shared by the ranks of a node; the death of a rank |
+//! | `node` | pages and wake-ups that the ranks of a node share |
+//! | `watchdog`, `lifeline` | the death of a rank, on this host or on another |
+//! | `data`, `error`, `peers` | types of items; errors; the ranks that an operation concerns |
 //!
 //! # Drop and cancel
 //!

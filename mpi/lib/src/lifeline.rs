@@ -4,8 +4,9 @@
 //! A pidfd reports only processes of its own host. If a job spans several hosts, the first rank of
 //! each host has a TCP connection to rank 0. The kernel closes the connection when the process
 //! dies, for whatever reason; a rank that leaves the job normally sends [`LEAVING`] first. If
-//! several ranks run on a host, the others report the death, and they also know the last request of
-//! the dead rank. So a closed lifeline counts as a death only if the rank was alone.
+//! several ranks run on a host, the other ranks of the host report the death, and they also know
+//! the last request of the dead rank. So a closed lifeline counts as a death only if the rank was
+//! alone.
 //!
 //! A job on one host has no lifelines. A host that cannot reach rank 0 by IPv4 has no lifeline
 //! either, and prints a warning when the job starts.
@@ -26,11 +27,11 @@ use crate::node::Node;
 /// The byte that a rank sends before it leaves the job normally.
 const LEAVING: u8 = b'L';
 
-/// Size in bytes of the invitation that rank 0 broadcasts: the token, then its addresses as text.
-const INVITATION: usize = 512;
+/// Size of the invitation that rank 0 broadcasts: the token, then its addresses as text.
+const INVITATION_BYTES: usize = 512;
 
-/// Size in bytes of the secret by which both ends recognise that they belong to the same job.
-const TOKEN: usize = 16;
+/// Size of the secret by which both ends recognise that they belong to the same job.
+const TOKEN_BYTES: usize = 16;
 
 /// Maximum wait for a connection to one address of rank 0, and for each message of the greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -63,55 +64,55 @@ impl Lifeline {
     ///
     /// # Errors
     /// Returns an error if MPI refuses a collective. A failed connection is not an error.
-    pub(crate) unsafe fn connect_all(node: &Node, me: u32, size: usize) -> Result<Vec<Lifeline>> {
-        let first = node.ranks[0];
-        // SAFETY: guaranteed by the caller; `firsts` has one item for each rank.
-        let others = unsafe {
-            let mut firsts = vec![0u32; size];
+    pub(crate) unsafe fn connect_all(node: &Node, rank: u32, size: usize) -> Result<Vec<Lifeline>> {
+        let host_leader = node.ranks[0];
+        // SAFETY: guaranteed by the caller; `host_leaders` has one item for each rank.
+        let other_hosts = unsafe {
+            let mut host_leaders = vec![0u32; size];
             check(sys::MPI_Allgather(
-                (&raw const first).cast(),
+                (&raw const host_leader).cast(),
                 1,
                 sys::RSMPI_UINT32_T,
-                firsts.as_mut_ptr().cast(),
+                host_leaders.as_mut_ptr().cast(),
                 1,
                 sys::RSMPI_UINT32_T,
                 sys::RSMPI_COMM_WORLD,
             ))?;
-            firsts.into_iter().collect::<BTreeSet<u32>>().len() - 1
+            host_leaders.into_iter().collect::<BTreeSet<u32>>().len() - 1
         };
-        if others == 0 {
+        if other_hosts == 0 {
             return Ok(Vec::new());
         }
-        let (mut listener, mut invitation) = (None, [0; INVITATION]);
-        if me == 0 {
+        let (mut listener, mut invitation) = (None, [0; INVITATION_BYTES]);
+        if rank == 0 {
             listener = listen_for_hosts(&mut invitation).map_err(system)?;
         }
-        // SAFETY: guaranteed by the caller; the array has `INVITATION` bytes.
+        // SAFETY: guaranteed by the caller; the array has `INVITATION_BYTES` bytes.
         unsafe {
             check(sys::MPI_Bcast(
                 invitation.as_mut_ptr().cast(),
-                INVITATION as c_int,
+                INVITATION_BYTES as c_int,
                 sys::RSMPI_UINT8_T,
                 0,
                 sys::RSMPI_COMM_WORLD,
             ))?;
         }
-        let hello = Hello::new(&invitation, me, node.ranks.len() == 1);
-        let reached = (me == first && me != 0).then(|| hello.connect(&invitation));
+        let hello = Hello::new(&invitation, rank, node.ranks.len() == 1);
+        let connection = (rank == host_leader && rank != 0).then(|| hello.connect(&invitation));
         // After this barrier, every host that can reach rank 0 is in the queue of rank 0's
         // listener.
         // SAFETY: guaranteed by the caller.
         check(unsafe { sys::MPI_Barrier(sys::RSMPI_COMM_WORLD) })?;
         if let Some(listener) = listener {
-            return Ok(hello.accept_all(&listener, others));
+            return Ok(hello.accept_all(&listener, other_hosts));
         }
-        match reached {
+        match connection {
             None => Ok(Vec::new()),
             Some(stream) => match stream.and_then(|stream| hello.await_greeting(stream)) {
                 Ok(line) => Ok(vec![line]),
                 Err(error) => {
                     eprintln!(
-                        "upshift-mpi: the host of rank {me} has no TCP connection to rank 0 ({error}): \
+                        "upshift-mpi: the host of rank {rank} has no TCP connection to rank 0 ({error}): \
                          the death of a rank that is alone on its host is not reported"
                     );
                     Ok(Vec::new())
@@ -140,19 +141,20 @@ impl Lifeline {
     }
 }
 
+/// The greeting that each end of a connection sends first.
 struct Hello {
-    token: [u8; TOKEN],
+    token: [u8; TOKEN_BYTES],
     rank: u32,
     is_alone: bool,
 }
 
 /// A greeting as bytes: token, rank, process, and whether the rank is alone on its host.
-type Wire = [u8; TOKEN + 9];
+type Wire = [u8; TOKEN_BYTES + 9];
 
 impl Hello {
-    fn new(invitation: &[u8; INVITATION], rank: u32, is_alone: bool) -> Hello {
-        let mut token = [0; TOKEN];
-        token.copy_from_slice(&invitation[..TOKEN]);
+    fn new(invitation: &[u8; INVITATION_BYTES], rank: u32, is_alone: bool) -> Hello {
+        let mut token = [0; TOKEN_BYTES];
+        token.copy_from_slice(&invitation[..TOKEN_BYTES]);
         Hello {
             token,
             rank,
@@ -161,18 +163,18 @@ impl Hello {
     }
 
     fn wire(&self) -> Wire {
-        let mut wire = [0; TOKEN + 9];
-        wire[..TOKEN].copy_from_slice(&self.token);
-        wire[TOKEN..TOKEN + 4].copy_from_slice(&self.rank.to_le_bytes());
-        wire[TOKEN + 4..TOKEN + 8].copy_from_slice(&std::process::id().to_le_bytes());
-        wire[TOKEN + 8] = self.is_alone.into();
+        let mut wire = [0; TOKEN_BYTES + 9];
+        wire[..TOKEN_BYTES].copy_from_slice(&self.token);
+        wire[TOKEN_BYTES..TOKEN_BYTES + 4].copy_from_slice(&self.rank.to_le_bytes());
+        wire[TOKEN_BYTES + 4..TOKEN_BYTES + 8].copy_from_slice(&std::process::id().to_le_bytes());
+        wire[TOKEN_BYTES + 8] = self.is_alone.into();
         wire
     }
 
     /// Connects to rank 0 by the first of its addresses that accepts a connection.
-    fn connect(&self, invitation: &[u8; INVITATION]) -> io::Result<TcpStream> {
-        let text = String::from_utf8_lossy(&invitation[TOKEN..]);
-        let mut refusal = io::Error::other("rank 0 has no address");
+    fn connect(&self, invitation: &[u8; INVITATION_BYTES]) -> io::Result<TcpStream> {
+        let text = String::from_utf8_lossy(&invitation[TOKEN_BYTES..]);
+        let mut last_error = io::Error::other("rank 0 has no address");
         for address in text.trim_end_matches('\0').split(',') {
             let Ok(address) = address.parse::<SocketAddr>() else {
                 continue;
@@ -181,26 +183,26 @@ impl Hello {
                 .and_then(|mut stream| stream.write_all(&self.wire()).map(|()| stream));
             match connected {
                 Ok(stream) => return Ok(stream),
-                Err(error) => refusal = error,
+                Err(error) => last_error = error,
             }
         }
-        Err(refusal)
+        Err(last_error)
     }
 
     /// Reads the greeting of the other end. Another program may listen at the address of rank 0.
     fn read_greeting(&self, mut stream: TcpStream) -> io::Result<Lifeline> {
         stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
-        let mut wire: Wire = [0; TOKEN + 9];
+        let mut wire: Wire = [0; TOKEN_BYTES + 9];
         stream.read_exact(&mut wire)?;
-        if wire[..TOKEN] != self.token {
+        if wire[..TOKEN_BYTES] != self.token {
             return Err(io::Error::other("another program answers"));
         }
         stream.set_nonblocking(true)?;
-        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| wire[at + n]));
+        let word = |offset: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| wire[offset + n]));
         Ok(Lifeline {
-            rank: word(TOKEN),
-            pid: word(TOKEN + 4),
-            is_alone: wire[TOKEN + 8] != 0,
+            rank: word(TOKEN_BYTES),
+            pid: word(TOKEN_BYTES + 4),
+            is_alone: wire[TOKEN_BYTES + 8] != 0,
             stream,
         })
     }
@@ -212,9 +214,9 @@ impl Hello {
     }
 
     /// Accepts the waiting connections, and keeps the connections of this job's hosts.
-    fn accept_all(&self, listener: &TcpListener, others: usize) -> Vec<Lifeline> {
+    fn accept_all(&self, listener: &TcpListener, other_hosts: usize) -> Vec<Lifeline> {
         let mut lines = Vec::new();
-        while lines.len() < others
+        while lines.len() < other_hosts
             && let Ok((stream, _)) = listener.accept()
         {
             let welcome = |line: Lifeline| (&line.stream).write_all(&self.wire()).map(|()| line);
@@ -226,10 +228,10 @@ impl Hello {
 
 /// Listens on all addresses of this host, and writes the addresses into the invitation. If the host
 /// has no address or the socket cannot be bound, the invitation stays empty and no host connects.
-fn listen_for_hosts(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpListener>> {
-    // SAFETY: the call writes at most `TOKEN` bytes, and the array is longer.
-    let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN, 0) };
-    if read != TOKEN as isize {
+fn listen_for_hosts(invitation: &mut [u8; INVITATION_BYTES]) -> io::Result<Option<TcpListener>> {
+    // SAFETY: the call writes at most `TOKEN_BYTES` bytes, and the array is longer.
+    let read = unsafe { libc::getrandom(invitation.as_mut_ptr().cast(), TOKEN_BYTES, 0) };
+    if read != TOKEN_BYTES as isize {
         return Err(io::Error::last_os_error());
     }
     let Ok(listener) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)) else {
@@ -237,21 +239,21 @@ fn listen_for_hosts(invitation: &mut [u8; INVITATION]) -> io::Result<Option<TcpL
     };
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
-    let mut at = TOKEN;
+    let mut offset = TOKEN_BYTES;
     for address in addresses()? {
         let text = format!("{},", SocketAddr::new(address, port));
-        let Some(target) = invitation.get_mut(at..at + text.len()) else {
+        let Some(target) = invitation.get_mut(offset..offset + text.len()) else {
             break;
         };
         target.copy_from_slice(text.as_bytes());
-        at += text.len();
+        offset += text.len();
     }
     Ok(Some(listener))
 }
 
 /// Returns the IPv4 addresses of this host that other hosts may be able to reach.
 fn addresses() -> io::Result<Vec<IpAddr>> {
-    let mut found = Vec::new();
+    let mut addresses = Vec::new();
     // SAFETY: the list is valid until it is freed; an entry's address has the type of its family.
     unsafe {
         let mut list = std::ptr::null_mut();
@@ -268,11 +270,11 @@ fn addresses() -> io::Result<Vec<IpAddr>> {
             {
                 let address = &*interface.ifa_addr.cast::<libc::sockaddr_in>();
                 let bits = u32::from_be(address.sin_addr.s_addr);
-                found.push(IpAddr::V4(Ipv4Addr::from(bits)));
+                addresses.push(IpAddr::V4(Ipv4Addr::from(bits)));
             }
             entry = interface.ifa_next;
         }
         libc::freeifaddrs(list);
     }
-    Ok(found)
+    Ok(addresses)
 }

@@ -39,6 +39,7 @@ pub(crate) const MAX_REQUEST_TEXT: usize = REQUEST_WORDS * 8;
 pub(crate) const PHASE_AWAY: u32 = 0;
 pub(crate) const PHASE_RUNNING: u32 = 1;
 
+/// The page of a rank in the shared memory.
 #[repr(C, align(512))]
 pub(crate) struct Page {
     pub(crate) pid: AtomicU32,
@@ -50,21 +51,23 @@ pub(crate) struct Page {
     /// its pid.
     lost_rank: AtomicU64,
     pub(crate) heartbeats: AtomicU64,
+    /// Incremented before and after a request is recorded, so it is odd meanwhile.
     sequence: AtomicU32,
     length: AtomicU32,
     request: [AtomicU64; REQUEST_WORDS],
 }
 
+/// The ranks of this node, and their shared memory.
 pub(crate) struct Node {
     pages: NonNull<Page>,
     /// World ranks, in the order of the pages.
     pub(crate) ranks: Vec<u32>,
-    me: usize,
+    own_index: usize,
     socket: UnixDatagram,
     addresses: Vec<SocketAddr>,
     request_lock: Mutex<()>,
     /// Set if all ranks together have more vCPUs than the node has CPUs.
-    pub(crate) crowded: bool,
+    pub(crate) is_crowded: bool,
 }
 
 // SAFETY: the mapping is shared and lives as long as the node; all its fields are atomic.
@@ -89,21 +92,27 @@ fn address(path: &Path, rank: u32) -> io::Result<SocketAddr> {
 }
 
 impl Node {
-    /// Maps the pages of the ranks with the world numbers `ranks`; this rank's page has index `me`.
-    pub(crate) fn open(path: &Path, ranks: Vec<u32>, me: usize, vcpus: usize) -> io::Result<Node> {
+    /// Maps the pages of the ranks with the world numbers `ranks`; this rank's page has index
+    /// `own_index`.
+    pub(crate) fn open(
+        path: &Path,
+        ranks: Vec<u32>,
+        own_index: usize,
+        vcpus: usize,
+    ) -> io::Result<Node> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let addresses = ranks
             .iter()
             .map(|rank| address(path, *rank))
             .collect::<io::Result<Vec<_>>>()?;
-        let socket = UnixDatagram::bind_addr(&addresses[me])?;
+        let socket = UnixDatagram::bind_addr(&addresses[own_index])?;
         socket.set_nonblocking(true)?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let node = Node {
             pages: map(&file, ranks.len())?,
-            crowded: ranks.len() * vcpus > cpus,
+            is_crowded: ranks.len() * vcpus > cpus,
             ranks,
-            me,
+            own_index,
             socket,
             addresses,
             request_lock: Mutex::new(()),
@@ -136,11 +145,11 @@ impl Node {
     }
 
     pub(crate) fn own_page(&self) -> &Page {
-        self.page(self.me)
+        self.page(self.own_index)
     }
 
     pub(crate) fn is_own_page(&self, index: usize) -> bool {
-        index == self.me
+        index == self.own_index
     }
 
     /// Returns a duplicate of the socket for the runtime.
@@ -156,6 +165,7 @@ impl Node {
         fence(SeqCst);
     }
 
+    /// Marks this rank as awake.
     pub(crate) fn wake(&self) {
         self.own_page().asleep.store(0, Relaxed);
     }
@@ -173,7 +183,7 @@ impl Node {
                 continue;
             };
             let asleep = &self.page(index).asleep;
-            if index != self.me && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
+            if index != self.own_index && asleep.load(Relaxed) != 0 && asleep.swap(0, SeqCst) != 0 {
                 // If the queue is full, it already contains a datagram.
                 let _ = self.socket.send_to_addr(&[1], &self.addresses[index]);
             }
@@ -189,16 +199,16 @@ impl Node {
             .request_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let before = page.sequence.load(Relaxed);
-        page.sequence.store(before.wrapping_add(1), Relaxed);
+        let sequence = page.sequence.load(Relaxed);
+        page.sequence.store(sequence.wrapping_add(1), Relaxed);
         fence(Release);
         for (word, bytes) in page.request.iter().zip(text.chunks(8)) {
-            let mut full = [0; 8];
-            full[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_le_bytes(full), Relaxed);
+            let mut buffer = [0; 8];
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(buffer), Relaxed);
         }
         page.length.store(text.len() as u32, Relaxed);
-        page.sequence.store(before.wrapping_add(2), Release);
+        page.sequence.store(sequence.wrapping_add(2), Release);
     }
 
     /// Returns the last level-0 request of a rank that no longer writes.

@@ -48,7 +48,7 @@ impl<T> Operation<T> {
         }
     }
 
-    pub(crate) fn of(job: &Arc<Job>, key: Result<Key>, finish: Finish<T>) -> Operation<T> {
+    pub(crate) fn new(job: &Arc<Job>, key: Result<Key>, finish: Finish<T>) -> Operation<T> {
         match key {
             Ok(key) => Operation::running(job, key, finish),
             Err(error) => Operation {
@@ -71,7 +71,7 @@ impl<T> Operation<T> {
         let completion = std::future::poll_fn(|cx| self.poll_completion(cx)).await?;
         match completion.outcome {
             Ok(Outcome {
-                cancelled: true, ..
+                is_cancelled: true, ..
             }) => Ok(None),
             _ => (self.finish)(&self.job, completion).map(Some),
         }
@@ -101,8 +101,8 @@ impl<T> Operation<T> {
 impl<T> Future for Operation<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        // Yields, since otherwise a loop whose operations are always complete at once would keep
-        // the vCPU.
+        // Yields if needed, since otherwise a loop whose operations are always complete at once
+        // would keep the vCPU.
         if pin!(yield_if_needed()).poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -148,8 +148,8 @@ pub(crate) fn start<T>(
     begin: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
 ) -> Operation<T> {
     let level = waiter_level();
-    let wakes = peers.clone();
-    let key = job.call(&wakes, |table| {
+    let peers_to_wake = peers.clone();
+    let key = job.call(&peers_to_wake, |table| {
         // SAFETY: the library defines this value as a constant.
         let mut request = unsafe { sys::RSMPI_REQUEST_NULL };
         let datatype = begin(table, &mut request)?;
@@ -169,14 +169,14 @@ pub(crate) fn start<T>(
             kind,
             request,
             datatype,
-            persistent: false,
+            is_persistent: false,
             payload,
             bytes,
             peers,
         };
         Ok(table.insert(start, level))
     });
-    Operation::of(job, key, finish)
+    Operation::new(job, key, finish)
 }
 
 /// Tests a new request, because a short message is often complete when its send returns, and then

@@ -27,7 +27,7 @@ pub struct Persistent<T: Datatype> {
     datatype: Handle,
     peers: Peers,
     /// Set if the operation sends from and receives into the same buffer, or only sends.
-    one: bool,
+    has_one_buffer: bool,
     state: State<T>,
 }
 
@@ -39,10 +39,10 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 enum State<T> {
-    Rests(sys::MPI_Request, Buffers<T>),
-    Runs(Key),
+    Idle(sys::MPI_Request, Buffers<T>),
+    Running(Key),
     /// The operation failed and lost its buffers.
-    Gone,
+    Failed,
 }
 
 // SAFETY: any thread may keep an MPI handle, and the handle is passed to MPI only under the lock.
@@ -55,7 +55,7 @@ impl<T: Datatype> Persistent<T> {
         comm: &Comm,
         kind: Kind,
         peers: Peers,
-        one: bool,
+        has_one_buffer: bool,
         buffers: Buffers<T>,
         init: impl FnOnce(&mut crate::table::Table, *mut sys::MPI_Request) -> Result<sys::MPI_Datatype>,
     ) -> Result<Persistent<T>> {
@@ -70,8 +70,8 @@ impl<T: Datatype> Persistent<T> {
             kind,
             datatype: Handle(datatype),
             peers,
-            one,
-            state: State::Rests(request, buffers),
+            has_one_buffer,
+            state: State::Idle(request, buffers),
         })
     }
 
@@ -80,15 +80,22 @@ impl<T: Datatype> Persistent<T> {
         let function = symbol(collective.persistent_name())?;
         let raw = call.raw(comm);
         let buffers = call.buffers;
-        let one = collective == Collective::Broadcast;
-        let (kind, peers) = (Kind::Completes, comm.all());
-        Persistent::new(comm, kind, peers, one, buffers, |table, request| {
-            let raw = raw(table)?;
-            // SAFETY: the function has the type that MPI 4 gives this name, and the buffers live as
-            // long as the request, in this value or in the table.
-            check(unsafe { init(function, collective, raw, request) })?;
-            Ok(raw.datatype)
-        })
+        let has_one_buffer = collective == Collective::Broadcast;
+        let (kind, peers) = (Kind::Completes, comm.all_peers());
+        Persistent::new(
+            comm,
+            kind,
+            peers,
+            has_one_buffer,
+            buffers,
+            |table, request| {
+                let raw = raw(table)?;
+                // SAFETY: the function has the type that MPI 4 gives this name, and the buffers
+                // live as long as the request, in this value or in the table.
+                check(unsafe { init(function, collective, raw, request) })?;
+                Ok(raw.datatype)
+            },
+        )
     }
 
     fn job(&self) -> &Arc<Job> {
@@ -101,24 +108,24 @@ impl<T: Datatype> Persistent<T> {
     /// [`Error::Busy`] if the operation runs; errors of MPI.
     pub fn start(&mut self) -> Result<()> {
         let request = match &self.state {
-            State::Rests(request, _) => *request,
-            State::Runs(_) => return Err(Error::Busy),
-            State::Gone => return Err(Error::Ended),
+            State::Idle(request, _) => *request,
+            State::Running(_) => return Err(Error::Busy),
+            State::Failed => return Err(Error::Ended),
         };
         let level = waiter_level();
         let key = self.comm.job().call(&self.peers, |table| {
             let mut request = request;
             // SAFETY: the persistent request is inactive, and `self.state` contains its buffers.
             check(unsafe { sys::MPI_Start(&mut request) })?;
-            let State::Rests(_, buffers) = std::mem::replace(&mut self.state, State::Gone) else {
-                unreachable!("the operation rested above, and `self` is borrowed");
+            let State::Idle(_, buffers) = std::mem::replace(&mut self.state, State::Failed) else {
+                unreachable!("the operation was idle above, and `self` is borrowed");
             };
             Ok(table.insert(
                 Start {
                     kind: self.kind,
                     request,
                     datatype: self.datatype.0,
-                    persistent: true,
+                    is_persistent: true,
                     bytes: buffers.bytes(),
                     payload: Box::new(buffers),
                     peers: self.peers.clone(),
@@ -126,7 +133,7 @@ impl<T: Datatype> Persistent<T> {
                 level,
             ))
         })?;
-        self.state = State::Runs(key);
+        self.state = State::Running(key);
         Ok(())
     }
 
@@ -139,7 +146,7 @@ impl<T: Datatype> Persistent<T> {
     /// The errors of the operation. A persistent operation that has failed cannot be run again.
     pub async fn wait(&mut self) -> Result<()> {
         let completion = poll_fn(|cx| {
-            let State::Runs(key) = self.state else {
+            let State::Running(key) = self.state else {
                 return Poll::Ready(Ok(None));
             };
             let level = waiter_level();
@@ -155,18 +162,18 @@ impl<T: Datatype> Persistent<T> {
         })
         .await?;
         match completion {
-            Some(completion) => self.rest(completion),
+            Some(completion) => self.end_run(completion),
             None => Ok(()),
         }
     }
 
-    fn rest(&mut self, completion: Completion) -> Result<()> {
+    fn end_run(&mut self, completion: Completion) -> Result<()> {
         let buffers: Box<Buffers<T>> = completion
             .payload
             .downcast()
             .expect("the payload of a persistent operation");
         let request = completion.request.ok_or(Error::Ended)?;
-        self.state = State::Rests(request, *buffers);
+        self.state = State::Idle(request, *buffers);
         completion.outcome.map(drop)
     }
 
@@ -185,9 +192,9 @@ impl<T: Datatype> Persistent<T> {
     /// [`Error::Busy`] while the operation runs.
     pub fn input(&mut self) -> Result<&mut [T]> {
         match &mut self.state {
-            State::Rests(_, buffers) => Ok(&mut buffers.sent),
-            State::Runs(_) => Err(Error::Busy),
-            State::Gone => Err(Error::Ended),
+            State::Idle(_, buffers) => Ok(&mut buffers.sent),
+            State::Running(_) => Err(Error::Busy),
+            State::Failed => Err(Error::Ended),
         }
     }
 
@@ -197,23 +204,23 @@ impl<T: Datatype> Persistent<T> {
     /// [`Error::Busy`] while the operation runs.
     pub fn output(&self) -> Result<&[T]> {
         match &self.state {
-            State::Rests(_, buffers) if self.one => Ok(&buffers.sent),
-            State::Rests(_, buffers) => Ok(&buffers.received),
-            State::Runs(_) => Err(Error::Busy),
-            State::Gone => Err(Error::Ended),
+            State::Idle(_, buffers) if self.has_one_buffer => Ok(&buffers.sent),
+            State::Idle(_, buffers) => Ok(&buffers.received),
+            State::Running(_) => Err(Error::Busy),
+            State::Failed => Err(Error::Ended),
         }
     }
 }
 
 impl<T: Datatype> Drop for Persistent<T> {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.state, State::Gone) {
-            State::Rests(request, _buffers) => self.job().with(|table| {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Idle(request, _buffers) => self.job().with(|table| {
                 table.free_requests.push(request);
                 table.request_look();
             }),
-            State::Runs(key) => self.job().abandon(key),
-            State::Gone => {}
+            State::Running(key) => self.job().abandon(key),
+            State::Failed => {}
         }
     }
 }
@@ -221,9 +228,9 @@ impl<T: Datatype> Drop for Persistent<T> {
 impl<T: Datatype> std::fmt::Debug for Persistent<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = match self.state {
-            State::Rests(..) => "rests",
-            State::Runs(_) => "runs",
-            State::Gone => "has failed",
+            State::Idle(..) => "idle",
+            State::Running(_) => "running",
+            State::Failed => "failed",
         };
         f.debug_tuple("Persistent").field(&state).finish()
     }
@@ -241,7 +248,7 @@ impl Comm {
         tag: u16,
     ) -> Result<Persistent<T>> {
         let (items, length) = (buffer.as_mut_ptr(), buffer.len());
-        let (comm, peers) = (self.handle(), self.one(rank));
+        let (comm, peers) = (self.handle(), self.peer(rank));
         let buffers = Buffers {
             sent: buffer,
             received: Vec::new(),
@@ -253,8 +260,8 @@ impl Comm {
             true,
             buffers,
             |table, request| {
-                let datatype = table.types.of::<T>()?;
-                let (length, rank) = (count(length)?, self.known(rank)?);
+                let datatype = table.types.get::<T>()?;
+                let (length, rank) = (count(length)?, self.checked_rank(rank)?);
                 // SAFETY: the items live as long as the request, in `Persistent` or in the table.
                 check(unsafe {
                     sys::MPI_Send_init(
@@ -284,7 +291,7 @@ impl Comm {
     ) -> Result<Persistent<T>> {
         let mut buffer = vec![T::zeroed(); length];
         let items = buffer.as_mut_ptr();
-        let (comm, peers) = (self.handle(), self.one(rank));
+        let (comm, peers) = (self.handle(), self.peer(rank));
         let buffers = Buffers {
             sent: Vec::new(),
             received: buffer,
@@ -296,8 +303,8 @@ impl Comm {
             false,
             buffers,
             |table, request| {
-                let datatype = table.types.of::<T>()?;
-                let (length, rank) = (count(length)?, self.known(rank)?);
+                let datatype = table.types.get::<T>()?;
+                let (length, rank) = (count(length)?, self.checked_rank(rank)?);
                 // SAFETY: the items live as long as the request, in `Persistent` or in the table.
                 check(unsafe {
                     sys::MPI_Recv_init(
@@ -323,14 +330,16 @@ fn symbol(name: &'static str) -> Result<*mut c_void> {
     for prefix in ["MPI_", "MPIX_"] {
         let name = CString::new(format!("{prefix}{name}")).expect("the name contains no zero byte");
         // SAFETY: `name` is a C string; the handle represents all libraries of the process.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        if !found.is_null() {
-            return Ok(found);
+        let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if !function.is_null() {
+            return Ok(function);
         }
     }
     Err(Error::Unsupported(name))
 }
 
+/// Creates the request of a persistent collective.
+///
 /// # Safety
 /// `function` is the persistent form of `collective`. The buffers are as `start_call` requires.
 unsafe fn init(

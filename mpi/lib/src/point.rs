@@ -56,7 +56,7 @@ pub struct Received<T> {
 
 fn source(comm: &Comm, source: Source) -> Result<c_int> {
     match source {
-        Source::Rank(rank) => comm.known(rank),
+        Source::Rank(rank) => comm.checked_rank(rank),
         // SAFETY: the library defines this value as a constant.
         Source::Any => Ok(unsafe { sys::RSMPI_ANY_SOURCE }),
     }
@@ -102,13 +102,13 @@ impl Comm {
         start(
             self.job(),
             Kind::Completes,
-            self.one(rank),
+            self.peer(rank),
             Box::new(buffer),
             length * size_of::<B::Item>(),
             finish_send,
             |table, request| {
-                let datatype = table.types.of::<B::Item>()?;
-                let (length, rank) = (count(length)?, self.known(rank)?);
+                let datatype = table.types.get::<B::Item>()?;
+                let (length, rank) = (count(length)?, self.checked_rank(rank)?);
                 // SAFETY: the items keep their address (`SendBuf`) while the buffer is in the
                 // table, and the table owns it until MPI has finished.
                 check(unsafe {
@@ -138,7 +138,7 @@ impl Comm {
         let (items, length) = (buffer.as_mut_ptr(), buffer.len());
         let (from, with) = (from.into(), tag(with.into()));
         let peers = match from {
-            Source::Rank(rank) => self.one(rank),
+            Source::Rank(rank) => self.peer(rank),
             Source::Any => Peers::None,
         };
         start(
@@ -149,7 +149,7 @@ impl Comm {
             length * size_of::<T>(),
             finish_receive::<T>,
             |table, request| {
-                let datatype = table.types.of::<T>()?;
+                let datatype = table.types.get::<T>()?;
                 let (length, from) = (count(length)?, source(self, from)?);
                 // SAFETY: the table owns the items until MPI has finished; every bit pattern is a
                 // `T`.
@@ -185,7 +185,7 @@ impl Comm {
                 found => table.insert_done(probe_completion(Ok(found), pattern.comm), level),
             })
         });
-        Operation::of(self.job(), key, finish_probe)
+        Operation::new(self.job(), key, finish_probe)
     }
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn finish_receive<T: Datatype>(
     completion: Completion,
 ) -> Result<Received<T>> {
     let outcome = completion.outcome?;
-    if outcome.cancelled {
+    if outcome.is_cancelled {
         return Err(Error::Ended);
     }
     let mut data: Vec<T> = *completion
@@ -258,7 +258,7 @@ impl Message {
             return Ok(0);
         };
         self.comm.job().call(&Peers::None, |table| {
-            let datatype = table.types.of::<T>()?;
+            let datatype = table.types.get::<T>()?;
             crate::table::outcome(status, datatype)
                 .items
                 .ok_or(Error::PartialItem)
@@ -270,7 +270,7 @@ impl Message {
         let job = self.comm.job().clone();
         let length = match self.length::<T>() {
             Ok(length) => length,
-            Err(error) => return Operation::of(&job, Err(error), finish_receive::<T>),
+            Err(error) => return Operation::new(&job, Err(error), finish_receive::<T>),
         };
         let mut buffer = vec![T::zeroed(); length];
         let items = buffer.as_mut_ptr();
@@ -283,7 +283,7 @@ impl Message {
             length * size_of::<T>(),
             finish_message::<T>,
             |table, request| {
-                let datatype = table.types.of::<T>()?;
+                let datatype = table.types.get::<T>()?;
                 let length = count(length)?;
                 if let Some(matched) = &mut self.matched {
                     // SAFETY: the table owns the items until MPI has finished; every bit pattern is

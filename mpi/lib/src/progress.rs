@@ -27,13 +27,14 @@ use std::time::{Duration, Instant};
 use upshift::{time, yield_if_needed, yield_now};
 
 use crate::job::Job;
-use crate::table::Found;
+use crate::table::LookResults;
 
 /// Time after a completion during which the coroutine looks without sleeping.
 const SPIN: Duration = Duration::from_micros(100);
 /// Time after a sleep during which the coroutine looks without sleeping, because another rank that
 /// waited for this rank's look replies within this time.
 const ANSWER: Duration = Duration::from_micros(25);
+/// Minimum sleep between two looks.
 const MIN_SLEEP: Duration = Duration::from_micros(50);
 /// Maximum sleep, which bounds the CPU time of a rank without completions.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
@@ -43,22 +44,22 @@ const PIECE: u64 = 16 << 10;
 
 /// Looks at all requests, one window at a time. Returns whether a request has completed.
 async fn look(job: &Job) -> bool {
-    let mut found = Found::default();
-    let mut end = job.begin_look(&mut found);
+    let mut results = LookResults::default();
+    let mut end = job.begin_look(&mut results);
     while end > 0 {
-        end = job.look_at_window(end, &mut found);
-        for waker in found.wakers.drain(..) {
+        end = job.look_at_window(end, &mut results);
+        for waker in results.wakers.drain(..) {
             waker.wake();
         }
         if end > 0 {
             yield_if_needed().await;
         }
     }
-    found.wakers.into_iter().for_each(std::task::Waker::wake);
-    for peers in &found.peers {
+    results.wakers.into_iter().for_each(std::task::Waker::wake);
+    for peers in &results.peers {
         job.node.wake_sleepers(peers);
     }
-    found.events > 0
+    results.events > 0
 }
 
 /// The pieces of long messages whose arrival may still be presumed. Each is presumed once, so the
@@ -70,9 +71,12 @@ async fn look(job: &Job) -> bool {
 /// pieces that datagrams may restore.
 #[derive(Default)]
 struct Pieces {
+    /// Number of pieces of all operations that have begun since the start of the job.
     begun: u64,
+    /// Number of pieces of the running operations.
     outstanding: u64,
-    left: u64,
+    /// Number of pieces whose arrival may still be presumed.
+    remaining: u64,
     /// Number of pieces that datagrams may restore.
     restorable: u64,
 }
@@ -84,51 +88,52 @@ impl Pieces {
         let (outstanding, begun) = (bytes / PIECE, begun / PIECE);
         let fresh = begun - self.begun;
         let completed = (self.outstanding + fresh).saturating_sub(outstanding);
-        self.left = (self.left + fresh).min(outstanding);
+        self.remaining = (self.remaining + fresh).min(outstanding);
         self.restorable = (self.restorable + fresh + completed).min(outstanding);
         (self.begun, self.outstanding) = (begun, outstanding);
     }
 
     /// Handles a datagram, by which another rank announces that it has begun or ended an operation.
     fn restore_some(&mut self) {
-        let back = (self.restorable / 2).min(self.outstanding - self.left);
-        self.left += back;
-        self.restorable -= back;
+        let restored = (self.restorable / 2).min(self.outstanding - self.remaining);
+        self.remaining += restored;
+        self.restorable -= restored;
     }
 
-    /// Presumes a piece after a [`SPIN`] without a completion, if any remains. Returns whether it
-    /// did.
-    fn take_one(&mut self) -> bool {
-        if self.left == 0 {
+    /// Presumes a piece after a [`SPIN`] without a completion, if any remains. Returns whether
+    /// a piece was presumed.
+    fn presume_one(&mut self) -> bool {
+        if self.remaining == 0 {
             return false;
         }
-        self.left -= 1;
+        self.remaining -= 1;
         true
     }
 }
 
+/// Runs the progress coroutine until the job ends.
 pub(crate) async fn progress(job: Arc<Job>) {
     // Times of the last completion and of the end of the last sleep.
-    let (mut last, mut awake) = (Instant::now(), Instant::now());
+    let (mut last_completion, mut last_wakeup) = (Instant::now(), Instant::now());
     let mut pieces = Pieces::default();
     while !job.has_ended() {
         if look(&job).await {
-            last = Instant::now();
+            last_completion = Instant::now();
             yield_now().await;
             continue;
         }
         if job.with(|table| table.is_idle()) {
             wait_for_request(&job).await;
-            last = Instant::now();
+            last_completion = Instant::now();
             continue;
         }
         pieces.update(job.with(|table| table.bytes()));
-        let mut waited = last.elapsed();
-        if waited >= SPIN && pieces.take_one() {
-            (last, waited) = (Instant::now(), Duration::ZERO);
+        let mut waited = last_completion.elapsed();
+        if waited >= SPIN && pieces.presume_one() {
+            (last_completion, waited) = (Instant::now(), Duration::ZERO);
         }
-        if job.is_otherwise_idle() && (waited < SPIN || awake.elapsed() < ANSWER) {
-            if job.node.crowded {
+        if job.is_otherwise_idle() && (waited < SPIN || last_wakeup.elapsed() < ANSWER) {
+            if job.node.is_crowded {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
@@ -138,14 +143,14 @@ pub(crate) async fn progress(job: Arc<Job>) {
         }
         job.node.sleep();
         if look(&job).await {
-            last = Instant::now();
+            last_completion = Instant::now();
         } else {
             let pause = (waited.saturating_sub(SPIN) / 8).clamp(MIN_SLEEP, MAX_SLEEP);
             if time::timeout(pause, wait_for_request(&job)).await.is_ok() {
                 pieces.restore_some();
-                last = Instant::now();
+                last_completion = Instant::now();
             }
-            awake = Instant::now();
+            last_wakeup = Instant::now();
         }
         job.node.wake();
     }
@@ -172,10 +177,12 @@ async fn wait_for_request(job: &Job) {
 mod tests {
     use super::*;
 
-    fn presumed(pieces: &mut Pieces) -> u64 {
-        std::iter::from_fn(|| pieces.take_one().then_some(())).count() as u64
+    /// Presumes pieces until none remains. Returns their number.
+    fn presume_all(pieces: &mut Pieces) -> u64 {
+        std::iter::from_fn(|| pieces.presume_one().then_some(())).count() as u64
     }
 
+    /// Bytes of operations, for [`Pieces::update`].
     #[derive(Default)]
     struct Operations {
         begun: u64,
@@ -197,15 +204,15 @@ mod tests {
 
     #[test]
     fn each_piece_is_presumed_once() {
-        let (mut pieces, mut all) = (Pieces::default(), Operations::default());
+        let (mut pieces, mut operations) = (Pieces::default(), Operations::default());
         for _ in 0..10 {
-            pieces.update(all.begin(100));
-            pieces.update(all.begin(0));
-            assert_eq!(presumed(&mut pieces), 100);
-            pieces.update(all.begin(30));
-            assert_eq!(presumed(&mut pieces), 30);
-            pieces.update(all.end(130));
-            assert_eq!(presumed(&mut pieces), 0);
+            pieces.update(operations.begin(100));
+            pieces.update(operations.begin(0));
+            assert_eq!(presume_all(&mut pieces), 100);
+            pieces.update(operations.begin(30));
+            assert_eq!(presume_all(&mut pieces), 30);
+            pieces.update(operations.end(130));
+            assert_eq!(presume_all(&mut pieces), 0);
         }
     }
 
@@ -213,40 +220,41 @@ mod tests {
     /// and the beginning of the next.
     #[test]
     fn an_operation_does_not_use_the_pieces_of_the_next() {
-        let (mut pieces, mut all) = (Pieces::default(), Operations::default());
-        pieces.update(all.begin(100));
+        let (mut pieces, mut operations) = (Pieces::default(), Operations::default());
+        pieces.update(operations.begin(100));
         for _ in 0..10 {
-            assert_eq!(presumed(&mut pieces), 100);
-            all.end(100);
-            pieces.update(all.begin(100));
+            assert_eq!(presume_all(&mut pieces), 100);
+            operations.end(100);
+            pieces.update(operations.begin(100));
         }
     }
 
     #[test]
     fn no_more_pieces_are_left_than_outstanding() {
-        let (mut pieces, mut all) = (Pieces::default(), Operations::default());
-        pieces.update(all.begin(100));
-        pieces.update(all.end(90));
-        assert_eq!(presumed(&mut pieces), 10);
+        let (mut pieces, mut operations) = (Pieces::default(), Operations::default());
+        pieces.update(operations.begin(100));
+        pieces.update(operations.end(90));
+        assert_eq!(presume_all(&mut pieces), 10);
     }
 
     #[test]
     fn waits_in_vain_are_fewer_than_twice_the_pieces() {
-        let (mut pieces, mut all) = (Pieces::default(), Operations::default());
-        pieces.update(all.begin(1000));
-        let mut waited = presumed(&mut pieces);
+        let (mut pieces, mut operations) = (Pieces::default(), Operations::default());
+        pieces.update(operations.begin(1000));
+        let mut presumed = presume_all(&mut pieces);
         for _ in 0..100 {
             pieces.restore_some();
-            waited += presumed(&mut pieces);
+            presumed += presume_all(&mut pieces);
         }
-        assert!((1900..2000).contains(&waited), "{waited}");
+        // The first wait presumes 1,000 pieces, and each datagram restores half of the rest.
+        assert!((1900..2000).contains(&presumed), "{presumed}");
         // Shorter operations in the meantime restore three times as many pieces as they have.
         for _ in 0..100 {
-            pieces.update(all.begin(10));
-            pieces.update(all.end(10));
+            pieces.update(operations.begin(10));
+            pieces.update(operations.end(10));
             pieces.restore_some();
-            waited += presumed(&mut pieces);
+            presumed += presume_all(&mut pieces);
         }
-        assert!(waited <= 2000 + 100 * 30, "{waited}");
+        assert!(presumed <= 2000 + 100 * 30, "{presumed}");
     }
 }

@@ -38,8 +38,11 @@ pub const MAX_HANDLERS: usize = 256;
 /// Size in bytes of the trailer after the body, which contains the number of the call, or 0 if no
 /// reply is expected.
 const TRAILER: usize = 8;
+/// Number of bits of a tag that contain the level; the next bits contain the kind.
 const LEVEL_BITS: u16 = 6;
+/// Kind of a request, and of a reply of its handler.
 const REQUEST: u16 = 0;
+/// Kind of a reply after the handler has panicked.
 const FAILED: u16 = 1;
 
 /// All ranks of the job, and the requests between them.
@@ -53,18 +56,21 @@ struct Inner {
     service: Comm,
     replies: Comm,
     permits: Vec<Semaphore>,
-    next: AtomicU64,
+    /// Number of the next call.
+    next_call: AtomicU64,
     calls: Mutex<Calls>,
     acceptor: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// The calls of this rank that have no reply yet.
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
     /// Number of replies that have not arrived. It exceeds the size of `waiting` if callers have
     /// dropped their futures.
     due: usize,
-    receiving: bool,
+    /// Set while a coroutine receives replies.
+    is_receiving: bool,
 }
 
 /// A request of another rank, or of this one.
@@ -90,7 +96,7 @@ impl World {
                 service,
                 replies,
                 permits: (0..LEVELS).map(|_| Semaphore::new(MAX_HANDLERS)).collect(),
-                next: AtomicU64::new(1),
+                next_call: AtomicU64::new(1),
                 calls: Mutex::default(),
                 acceptor: Mutex::default(),
             }),
@@ -217,13 +223,13 @@ impl World {
     /// # Errors
     /// [`Error::Handler`] if the handler panicked; errors of the job.
     pub async fn call_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Result<Vec<u8>> {
-        let id = self.inner.next.fetch_add(1, Relaxed);
+        let id = self.inner.next_call.fetch_add(1, Relaxed);
         let (sender, receiver) = oneshot::channel();
         no_suspend(|| {
             let mut calls = lock(&self.inner.calls);
             calls.waiting.insert(id, sender);
             calls.due += 1;
-            if !std::mem::replace(&mut calls.receiving, true) {
+            if !std::mem::replace(&mut calls.is_receiving, true) {
                 spawn(self.clone().receive_replies(), Level::at::<0>()).detach();
             }
         });
@@ -249,9 +255,9 @@ impl World {
         loop {
             let is_last = no_suspend(|| {
                 let mut calls = lock(&self.inner.calls);
-                calls.receiving = calls.due > 0;
+                calls.is_receiving = calls.due > 0;
                 calls.due = calls.due.saturating_sub(1);
-                !calls.receiving
+                !calls.is_receiving
             });
             if is_last {
                 return;

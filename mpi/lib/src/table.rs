@@ -33,7 +33,7 @@ use mpi_sys as sys;
 use upshift::Level;
 
 use self::levels::Levels;
-pub(crate) use self::look::Found;
+pub(crate) use self::look::LookResults;
 pub(crate) use self::parts::{
     Completion, Kind, Matched, Outcome, Pattern, Payload, Start, improbe, lost, outcome,
     probe_completion,
@@ -47,18 +47,21 @@ pub(crate) struct Key {
     generation: u32,
 }
 
+/// The stage of an operation.
 enum Stage {
+    /// The request is running; carries its index in `requests`.
     Running(Start, usize),
     Probing(Pattern),
     Done(Completion),
 }
 
+/// An operation in a slot.
 struct Busy {
     stage: Stage,
     waker: Option<Waker>,
     level: Level,
-    orphan: bool,
-    cancel: bool,
+    is_orphan: bool,
+    is_cancel_requested: bool,
 }
 
 #[derive(Default)]
@@ -75,6 +78,7 @@ pub(crate) struct Table {
     requests: Vec<sys::MPI_Request>,
     owners: Vec<u32>,
     probes: Vec<u32>,
+    /// Number of bytes of the running requests.
     bytes: u64,
     /// Number of bytes of all requests that have begun.
     begun: u64,
@@ -100,14 +104,14 @@ impl Table {
         self.bytes += start.bytes as u64;
         self.begun += start.bytes as u64;
         self.requests.push(start.request);
-        let key = self.slot(Stage::Running(start, position), level);
+        let key = self.occupy_slot(Stage::Running(start, position), level);
         self.owners.push(key.index);
         self.request_look();
         key
     }
 
     pub(crate) fn insert_probe(&mut self, pattern: Pattern, level: Level) -> Key {
-        let key = self.slot(Stage::Probing(pattern), level);
+        let key = self.occupy_slot(Stage::Probing(pattern), level);
         self.probes.push(key.index);
         self.request_look();
         key
@@ -115,12 +119,12 @@ impl Table {
 
     /// Inserts an operation that was complete when it started.
     pub(crate) fn insert_done(&mut self, completion: Completion, level: Level) -> Key {
-        let key = self.slot(Stage::Done(completion), level);
+        let key = self.occupy_slot(Stage::Done(completion), level);
         self.levels.remove(level);
         key
     }
 
-    fn slot(&mut self, stage: Stage, level: Level) -> Key {
+    fn occupy_slot(&mut self, stage: Stage, level: Level) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations fit in memory")
@@ -130,8 +134,8 @@ impl Table {
             stage,
             waker: None,
             level,
-            orphan: false,
-            cancel: false,
+            is_orphan: false,
+            is_cancel_requested: false,
         });
         self.levels.add(level);
         Key {
@@ -166,11 +170,11 @@ impl Table {
             return Some(completion);
         }
         match &mut busy.waker {
-            Some(known) => known.clone_from(waker),
+            Some(old_waker) => old_waker.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        let before = std::mem::replace(&mut busy.level, level);
-        self.levels.remove(before);
+        let old_level = std::mem::replace(&mut busy.level, level);
+        self.levels.remove(old_level);
         self.levels.add(level);
         None
     }
@@ -199,7 +203,7 @@ impl Table {
                 }
             }
             Stage::Running(start, _) => {
-                busy.orphan = true;
+                busy.is_orphan = true;
                 if start.kind == Kind::Receive {
                     self.cancel(key);
                 }
@@ -211,9 +215,9 @@ impl Table {
     /// Lets the next look cancel a receive.
     pub(crate) fn cancel(&mut self, key: Key) {
         if let Some(busy) = self.busy(key)
-            && !busy.cancel
+            && !busy.is_cancel_requested
         {
-            busy.cancel = true;
+            busy.is_cancel_requested = true;
             self.cancels.push(key);
             self.request_look();
         }

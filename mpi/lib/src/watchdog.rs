@@ -35,7 +35,9 @@ pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeLimits {
+    /// Time without a heartbeat after which a rank counts as hung.
     pub(crate) hang: Duration,
+    /// Time for which the survivors continue after a death.
     pub(crate) grace: Duration,
 }
 
@@ -133,6 +135,7 @@ impl Drop for Watchdog {
     }
 }
 
+/// A rank of this node, as the watchdog sees it.
 struct Peer {
     index: usize,
     fd: Option<OwnedFd>,
@@ -160,9 +163,9 @@ enum Event {
 impl WatchdogThread {
     fn run(mut self) {
         loop {
-            let began = Instant::now();
+            let start_time = Instant::now();
             let event = self.wait(HEARTBEAT_INTERVAL);
-            let full_interval = began.elapsed() >= HEARTBEAT_INTERVAL;
+            let is_full_interval = start_time.elapsed() >= HEARTBEAT_INTERVAL;
             match event {
                 Event::Stop => {
                     if self.node.own_page().phase.load(Acquire) == PHASE_AWAY {
@@ -185,7 +188,7 @@ impl WatchdogThread {
                     }
                     exit(128 + libc::SIGTERM);
                 }
-                Event::Nothing if full_interval => {
+                Event::Nothing if is_full_interval => {
                     if let Some(death) = self.find_lost_or_hung() {
                         return self.fail(death);
                     }
@@ -225,10 +228,10 @@ impl WatchdogThread {
             return Event::Stop;
         }
         let (pidfds, lifelines) = polled[2..].split_at(self.peers.len());
-        for at in (0..pidfds.len()).filter(|at| pidfds[*at].revents != 0) {
+        for position in (0..pidfds.len()).filter(|position| pidfds[*position].revents != 0) {
             // A pidfd stays readable, so it is not polled again.
-            self.peers[at].fd = None;
-            let index = self.peers[at].index;
+            self.peers[position].fd = None;
+            let index = self.peers[position].index;
             if let Some((rank, pid)) = self.node.lost_rank() {
                 // The neighbour may have ended because the job fails, so the lost rank is reported
                 // as the cause.
@@ -238,10 +241,10 @@ impl WatchdogThread {
                 return Event::Died(self.death(index, None));
             }
         }
-        if let Some(at) = lifelines.iter().position(|entry| entry.revents != 0) {
-            let state = self.lifelines[at].read_state();
+        if let Some(position) = lifelines.iter().position(|entry| entry.revents != 0) {
+            let state = self.lifelines[position].read_state();
             if state != LineState::Open {
-                let line = self.lifelines.swap_remove(at);
+                let line = self.lifelines.swap_remove(position);
                 if state == LineState::Lost {
                     self.node.report_lost_rank(line.rank, line.pid);
                     let death = Death::alone(line.rank, line.pid);
@@ -296,11 +299,11 @@ impl WatchdogThread {
     }
 
     fn fail(self, death: Death) {
-        let began = Instant::now();
+        let start_time = Instant::now();
         if let Some(job) = self.job.upgrade() {
             job.fail(death);
         }
-        thread::sleep(self.limits.grace.saturating_sub(began.elapsed()));
+        thread::sleep(self.limits.grace.saturating_sub(start_time.elapsed()));
         exit(EXIT_STATUS);
     }
 }

@@ -18,14 +18,14 @@ use crate::job::Matrices;
 use crate::wire::{self, header, parts};
 
 /// Maximum number of connections; further connections wait to be accepted.
-const CONNECTIONS: usize = 1024;
+const MAX_CONNECTIONS: usize = 1024;
 
 /// Serves clients until the future is dropped.
 ///
 /// # Errors
 /// Returns an error if accepting fails.
 pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let permit = connections.clone().acquire_owned().await;
         let (stream, peer) = listener.accept().await?;
@@ -34,7 +34,7 @@ pub async fn serve(matrices: Matrices, listener: TcpListener) -> io::Result<()> 
         spawn(
             async move {
                 // An error means that the client has gone.
-                let _ = connection(&matrices, stream, peer).await;
+                let _ = serve_connection(&matrices, stream, peer).await;
                 drop(permit);
             },
             Level::at::<0>(),
@@ -50,7 +50,7 @@ fn set_level(level: Level) {
     }
 }
 
-async fn connection(
+async fn serve_connection(
     matrices: &Matrices,
     mut stream: TcpStream,
     peer: SocketAddr,

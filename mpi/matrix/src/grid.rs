@@ -13,7 +13,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    pub(crate) fn of(ranks: usize) -> Grid {
+    pub(crate) fn new(ranks: usize) -> Grid {
         let rows = (1..=ranks.isqrt())
             .rev()
             .find(|rows| ranks.is_multiple_of(*rows))
@@ -40,10 +40,10 @@ pub(crate) fn part(n: usize, parts: usize, k: usize) -> Range<usize> {
     n * k / parts..n * (k + 1) / parts
 }
 
-/// Returns the index of the part that contains `at`.
-pub(crate) fn owner(n: usize, parts: usize, at: usize) -> usize {
+/// Returns the index of the part that contains `position`.
+pub(crate) fn owner(n: usize, parts: usize, position: usize) -> usize {
     (0..parts)
-        .find(|k| part(n, parts, *k).contains(&at))
+        .find(|k| part(n, parts, *k).contains(&position))
         .unwrap_or(0)
 }
 
@@ -67,9 +67,9 @@ pub(crate) fn paste(
     stride: usize,
     rows: Range<usize>,
     columns: Range<usize>,
-    from: &[u64],
+    block: &[u64],
 ) {
-    for (row, items) in rows.zip(from.chunks_exact(columns.len().max(1))) {
+    for (row, items) in rows.zip(block.chunks_exact(columns.len().max(1))) {
         matrix[row * stride..][columns.clone()].copy_from_slice(items);
     }
 }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn grids_are_as_square_as_possible() {
-        let shapes = [1, 2, 3, 4, 6, 7, 12, 64].map(Grid::of);
+        let shapes = [1, 2, 3, 4, 6, 7, 12, 64].map(Grid::new);
         let expected = [
             (1, 1),
             (1, 2),
@@ -102,8 +102,8 @@ mod tests {
             for parts in 1..9 {
                 let all: Vec<_> = (0..parts).flat_map(|k| part(n, parts, k)).collect();
                 assert_eq!(all, (0..n).collect::<Vec<_>>());
-                for at in 0..n {
-                    assert!(part(n, parts, owner(n, parts, at)).contains(&at));
+                for index in 0..n {
+                    assert!(part(n, parts, owner(n, parts, index)).contains(&index));
                 }
             }
         }
@@ -113,13 +113,13 @@ mod tests {
     fn a_block_that_is_cut_and_pasted_is_unchanged() {
         let n = 11;
         let matrix: Vec<u64> = (0..n as u64 * n as u64).collect();
-        let grid = Grid::of(6);
-        let mut other = vec![0; n * n];
+        let grid = Grid::new(6);
+        let mut copy = vec![0; n * n];
         for rank in 0..6 {
             let (rows, columns) = grid.block(n, rank);
             let block = cut(&matrix, n, rows.clone(), columns.clone());
-            paste(&mut other, n, rows, columns, &block);
+            paste(&mut copy, n, rows, columns, &block);
         }
-        assert_eq!(other, matrix);
+        assert_eq!(copy, matrix);
     }
 }

@@ -9,18 +9,19 @@ use upshift_mpi::{Comm, Error, Request, Result, World};
 
 use crate::grid::{Grid, cut, paste};
 use crate::kernel::multiply;
-use crate::summa::{self, Lanes};
+use crate::summa::{self, Lane};
 use crate::wire;
 
 /// Minimum order of a product that is spread over the ranks.
 pub const SPREAD: usize = 128;
 
+// The first byte of a request between ranks.
 const SMALL: u8 = 0;
 const LARGE: u8 = 1;
 const END: u8 = 2;
 
 /// Tag bit of the blocks of the product; the other bits contain the level.
-const BACK: u16 = 64;
+const PRODUCT_BIT: u16 = 64;
 
 /// The number of levels that requests use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +56,12 @@ struct Inner {
     blocks: Comm,
     /// One lane, that is, a set of communicators, for each level of the requests. A lane computes
     /// one product that is spread over the ranks at a time, in the order of arrival.
-    lanes: Vec<Mutex<Lanes>>,
+    lanes: Vec<Mutex<Lane>>,
+    /// Number of the next small product, which determines its rank.
     next: AtomicUsize,
     ended: Notify,
     levels: Levels,
+    /// Minimum order of a product that is spread over the ranks.
     spread: usize,
 }
 
@@ -69,7 +72,7 @@ impl Matrices {
     /// The errors of the job.
     pub async fn new(world: &World, levels: Levels, spread: usize) -> Result<Matrices> {
         let comm = world.comm();
-        let grid = Grid::of(world.size());
+        let grid = Grid::new(world.size());
         let (row, column) = grid.position(world.rank());
         let missing = || Error::System("a split gave no communicator".into());
         let row = comm.split(Some(row as u32), column).await?;
@@ -79,7 +82,7 @@ impl Matrices {
         let column = column.ok_or_else(missing)?;
         let mut lanes = Vec::new();
         for _ in 0..wire::LEVELS {
-            lanes.push(Mutex::new(Lanes {
+            lanes.push(Mutex::new(Lane {
                 row: row.dup().await?,
                 column: column.dup().await?,
             }));
@@ -96,9 +99,9 @@ impl Matrices {
                 spread: spread.max(world.size()),
             }),
         };
-        let serving = matrices.clone();
+        let server = matrices.clone();
         world.serve(move |request| {
-            let matrices = serving.clone();
+            let matrices = server.clone();
             async move { matrices.answer(request).await }
         });
         Ok(matrices)
@@ -116,10 +119,10 @@ impl Matrices {
 
     async fn answer(&self, request: Request) -> Vec<u8> {
         match request.body.split_first() {
-            Some((&SMALL, payload)) => local(payload).await,
+            Some((&SMALL, payload)) => square_locally(payload).await,
             Some((&LARGE, &[lane, ref order @ ..])) => {
                 let n = order.try_into().map_or(0, u32::from_le_bytes) as usize;
-                // Such an error also occurs at rank 0, which reports it.
+                // An error of the job also occurs at rank 0, which reports it.
                 let _ = self.take_part(lane, n).await;
                 Vec::new()
             }
@@ -132,7 +135,7 @@ impl Matrices {
 
     /// Takes part in a product on a rank other than 0. The rank receives its block, multiplies, and
     /// sends its part of the product back.
-    async fn take_part(&self, lane: u8, n: usize) -> Result<()> {
+    async fn take_part(&self, lane_index: u8, n: usize) -> Result<()> {
         let Inner {
             world,
             grid,
@@ -140,17 +143,19 @@ impl Matrices {
             lanes,
             ..
         } = &*self.inner;
-        let lanes = lanes
-            .get(usize::from(lane))
-            .ok_or_else(|| Error::System(format!("there is no lane {lane}")))?;
+        let lane = lanes
+            .get(usize::from(lane_index))
+            .ok_or_else(|| Error::System(format!("there is no lane {lane_index}")))?;
         // This does not wait long, since rank 0 starts the next product of the lane only after it
         // has received all parts of this one.
-        let lanes = lanes.lock().await;
+        let lane = lane.lock().await;
         let (rows, columns) = grid.block(n, world.rank());
         let empty = vec![0u64; rows.len() * columns.len()];
-        let block = blocks.irecv(empty, 0, u16::from(lane)).await?.data;
-        let part = summa::square(&lanes, *grid, world.rank(), n, &block).await?;
-        blocks.isend(part, 0, u16::from(lane) | BACK).await?;
+        let block = blocks.irecv(empty, 0, u16::from(lane_index)).await?.data;
+        let part = summa::square(&lane, *grid, world.rank(), n, &block).await?;
+        blocks
+            .isend(part, 0, u16::from(lane_index) | PRODUCT_BIT)
+            .await?;
         Ok(())
     }
 
@@ -164,7 +169,7 @@ impl Matrices {
             let ranks = self.inner.world.size();
             let rank = self.inner.next.fetch_add(1, Relaxed) % ranks;
             if rank == self.inner.world.rank() {
-                return Ok(local(payload).await);
+                return Ok(square_locally(payload).await);
             }
             let mut body = Vec::with_capacity(payload.len() + 16);
             body.push(SMALL);
@@ -175,7 +180,7 @@ impl Matrices {
             .await
     }
 
-    async fn spread(&self, lane: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
+    async fn spread(&self, lane_index: u8, payload: &[u8], n: usize) -> Result<Vec<u8>> {
         let Inner {
             world,
             grid,
@@ -183,26 +188,29 @@ impl Matrices {
             lanes,
             ..
         } = &*self.inner;
-        let lanes = lanes[usize::from(lane)].lock().await;
+        let lane = lanes[usize::from(lane_index)].lock().await;
         let level = current_level().unwrap_or_default();
         let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
         let (mut sends, mut parts) = (Vec::new(), Vec::new());
         for rank in 1..world.size() {
             let (rows, columns) = grid.block(n, rank);
-            let mut start = vec![LARGE, lane];
+            let mut start = vec![LARGE, lane_index];
             start.extend_from_slice(&(n as u32).to_le_bytes());
             // The send is not awaited, since it completes in the background.
             drop(world.send_at(rank, level, start));
             let block = cut(&matrix, n, rows.clone(), columns.clone());
             let empty = vec![0u64; block.len()];
-            sends.push(blocks.isend(block, rank, u16::from(lane)));
-            parts.push((rank, blocks.irecv(empty, rank, u16::from(lane) | BACK)));
+            sends.push(blocks.isend(block, rank, u16::from(lane_index)));
+            parts.push((
+                rank,
+                blocks.irecv(empty, rank, u16::from(lane_index) | PRODUCT_BIT),
+            ));
         }
         let (rows, columns) = grid.block(n, 0);
         let block = cut(&matrix, n, rows.clone(), columns.clone());
-        let mine = summa::square(&lanes, *grid, 0, n, &block).await?;
+        let own_part = summa::square(&lane, *grid, 0, n, &block).await?;
         let mut product = matrix;
-        paste(&mut product, n, rows, columns, &mine);
+        paste(&mut product, n, rows, columns, &own_part);
         for (rank, part) in parts {
             let (rows, columns) = grid.block(n, rank);
             paste(&mut product, n, rows, columns, &part.await?.data);
@@ -233,7 +241,8 @@ impl Matrices {
     }
 }
 
-async fn local(payload: &[u8]) -> Vec<u8> {
+/// Returns the square of a matrix, computed on this rank alone.
+async fn square_locally(payload: &[u8]) -> Vec<u8> {
     let matrix: Vec<u64> = bytemuck::allocation::pod_collect_to_vec(payload);
     let n = matrix.len().isqrt();
     let mut product = vec![0; matrix.len()];

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let launch = unsafe { Launch::new().single_copy() };
     match launch
         .board(board)
-        .run(async |world| rank(world, &arguments).await)
+        .run(async |world| run_rank(world, &arguments).await)
     {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-async fn rank(world: World, arguments: &Arguments) -> Result<()> {
+async fn run_rank(world: World, arguments: &Arguments) -> Result<()> {
     let levels = if arguments.no_levels {
         Levels::One
     } else {

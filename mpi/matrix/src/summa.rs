@@ -19,7 +19,7 @@ const PANEL: usize = 64;
 /// The communicators of a lane. A lane computes the products of one level of requests, one product
 /// at a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct Lane {
     pub(crate) row: Comm,
     pub(crate) column: Comm,
 }
@@ -38,6 +38,7 @@ fn panels(n: usize, grid: Grid) -> Vec<Range<usize>> {
     cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
+/// The broadcasts of a panel.
 struct Panel {
     left: Operation<Vec<u64>>,
     right: Operation<Vec<u64>>,
@@ -46,7 +47,7 @@ struct Panel {
 
 /// Returns this rank's block of the square of a matrix of order `n`, of which it has `block`.
 pub(crate) async fn square(
-    lanes: &Lanes,
+    lane: &Lane,
     grid: Grid,
     rank: usize,
     n: usize,
@@ -71,17 +72,17 @@ pub(crate) async fn square(
             vec![0; width * columns.len()]
         };
         Panel {
-            left: lanes.row.broadcast(left, left_owner),
-            right: lanes.column.broadcast(right, right_owner),
+            left: lane.row.broadcast(left, left_owner),
+            right: lane.column.broadcast(right, right_owner),
             width,
         }
     };
     let mut product = vec![0; rows.len() * columns.len()];
-    let mut coming = panels(n, grid).into_iter();
-    let mut next = coming.next().map(begin);
+    let mut remaining_panels = panels(n, grid).into_iter();
+    let mut next = remaining_panels.next().map(begin);
     while let Some(panel) = next {
         let (left, right) = (panel.left.await?, panel.right.await?);
-        next = coming.next().map(begin);
+        next = remaining_panels.next().map(begin);
         multiply(&left, &right, &mut product, panel.width, columns.len()).await;
     }
     Ok(product)
@@ -95,7 +96,7 @@ mod tests {
     fn a_panel_has_one_owner_in_each_direction() {
         for n in [1, 5, 63, 64, 65, 200, 301] {
             for ranks in 1..9 {
-                let grid = Grid::of(ranks);
+                let grid = Grid::new(ranks);
                 let panels = panels(n, grid);
                 assert_eq!(panels.iter().map(ExactSizeIterator::len).sum::<usize>(), n);
                 for panel in panels {

@@ -22,8 +22,8 @@ pub const LEVELS: u8 = 8;
 
 /// Returns a header from a length and the byte above the length.
 #[must_use]
-pub fn header(length: usize, above: u8) -> [u8; HEADER] {
-    (length as u32 & 0x00ff_ffff | u32::from(above) << 24).to_le_bytes()
+pub fn header(length: usize, upper_byte: u8) -> [u8; HEADER] {
+    (length as u32 & 0x00ff_ffff | u32::from(upper_byte) << 24).to_le_bytes()
 }
 
 /// Splits a header into the length and the byte above it.

@@ -21,13 +21,15 @@ pub(super) const WINDOW: usize = 256;
 
 /// The results of a look: wakers to call, and the ranks that the completed operations concern.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct LookResults {
     pub(crate) wakers: Vec<Waker>,
     pub(crate) peers: Vec<Peers>,
+    /// Number of operations that the look has completed.
     pub(crate) events: usize,
 }
 
 impl Table {
+    /// Does the work that destructors have left.
     pub(crate) fn sweep(&mut self) {
         for key in std::mem::take(&mut self.cancels) {
             if let Some(Busy {
@@ -67,26 +69,26 @@ impl Table {
             sys::MPI_Get_count(&matched.status, datatype, &mut bytes);
             let mut buffer = vec![0u8; usize::try_from(bytes).unwrap_or(0)];
             let mut request = sys::RSMPI_REQUEST_NULL;
-            let begun = sys::MPI_Imrecv(
+            let code = sys::MPI_Imrecv(
                 buffer.as_mut_ptr().cast(),
                 bytes.max(0),
                 datatype,
                 &mut matched.message,
                 &mut request,
             );
-            if check(begun).is_ok() {
+            if check(code).is_ok() {
                 let start = Start {
                     kind: Kind::Completes,
                     request,
                     datatype,
-                    persistent: false,
+                    is_persistent: false,
                     bytes: buffer.len(),
                     payload: Box::new(buffer),
                     peers: Peers::None,
                 };
                 let key = self.insert(start, Level::DEFAULT);
                 if let Some(busy) = self.busy(key) {
-                    busy.orphan = true;
+                    busy.is_orphan = true;
                 }
             }
         }
@@ -96,7 +98,7 @@ impl Table {
     pub(crate) fn test(
         &mut self,
         end: usize,
-        found: &mut Found,
+        results: &mut LookResults,
         dropped: &mut Vec<Payload>,
     ) -> usize {
         let end = end.min(self.requests.len());
@@ -119,19 +121,19 @@ impl Table {
                 statuses.as_mut_ptr(),
             )
         };
-        let in_status = code == sys::MPI_ERR_IN_STATUS as c_int;
+        let has_statuses = code == sys::MPI_ERR_IN_STATUS as c_int;
         // `MPI_UNDEFINED` is negative and means that no request was active, which cannot happen.
         let completed = usize::try_from(completed).unwrap_or(0).min(length);
-        let pairs = &mut indices[..completed];
+        let indices = &mut indices[..completed];
         // Requests are removed from the back, because a removal moves the last request to the free
         // position.
         let mut order: Vec<usize> = (0..completed).collect();
-        order.sort_unstable_by_key(|entry| std::cmp::Reverse(pairs[*entry]));
+        order.sort_unstable_by_key(|entry| std::cmp::Reverse(indices[*entry]));
         for entry in order {
-            let position = begin + pairs[entry] as usize;
+            let position = begin + indices[entry] as usize;
             let status = statuses[entry];
-            let error = if in_status { status.MPI_ERROR } else { 0 };
-            self.complete(position, &status, error, found, dropped);
+            let error = if has_statuses { status.MPI_ERROR } else { 0 };
+            self.complete(position, &status, error, results, dropped);
         }
         begin
     }
@@ -141,17 +143,17 @@ impl Table {
         position: usize,
         status: &sys::MPI_Status,
         error: c_int,
-        found: &mut Found,
+        results: &mut LookResults,
         dropped: &mut Vec<Payload>,
     ) {
-        found.events += 1;
+        results.events += 1;
         let request = self.requests.swap_remove(position);
         let index = self.owners.swap_remove(position);
-        if let Some(&moved) = self.owners.get(position)
+        if let Some(&moved_index) = self.owners.get(position)
             && let Some(Busy {
                 stage: Stage::Running(_, request_index),
                 ..
-            }) = &mut self.slots[moved as usize].busy
+            }) = &mut self.slots[moved_index as usize].busy
         {
             *request_index = position;
         }
@@ -160,7 +162,7 @@ impl Table {
             stage: Stage::Running(start, _),
             waker,
             level,
-            orphan,
+            is_orphan,
             ..
         }) = slot.busy.take()
         else {
@@ -168,9 +170,9 @@ impl Table {
         };
         self.levels.remove(level);
         self.bytes -= start.bytes as u64;
-        found.peers.push(start.peers);
-        let persistent_request = start.persistent.then_some(request);
-        if orphan {
+        results.peers.push(start.peers);
+        let persistent_request = start.is_persistent.then_some(request);
+        if is_orphan {
             self.free_requests.extend(persistent_request);
             dropped.push(start.payload);
             self.release(index);
@@ -180,7 +182,7 @@ impl Table {
             Kind::Receive => outcome(status, start.datatype),
             Kind::Completes => Outcome::NOTHING,
         });
-        found.wakers.extend(waker);
+        results.wakers.extend(waker);
         let slot = &mut self.slots[index as usize];
         slot.busy = Some(Busy {
             stage: Stage::Done(Completion {
@@ -190,15 +192,15 @@ impl Table {
             }),
             waker: None,
             level,
-            orphan: false,
-            cancel: false,
+            is_orphan: false,
+            is_cancel_requested: false,
         });
     }
 
     /// Asks MPI for a message that matches each probe.
-    pub(crate) fn probe(&mut self, found: &mut Found) {
-        let mut next = 0;
-        while let Some(&index) = self.probes.get(next) {
+    pub(crate) fn probe(&mut self, results: &mut LookResults) {
+        let mut position = 0;
+        while let Some(&index) = self.probes.get(position) {
             let Some(Busy {
                 stage: Stage::Probing(pattern),
                 ..
@@ -208,19 +210,19 @@ impl Table {
             };
             let completion = match improbe(pattern) {
                 Ok(None) => {
-                    next += 1;
+                    position += 1;
                     continue;
                 }
                 done => probe_completion(done, pattern.comm.clone()),
             };
-            self.probes.swap_remove(next);
-            found.events += 1;
+            self.probes.swap_remove(position);
+            results.events += 1;
             let busy = self.slots[index as usize].busy.as_mut();
             let busy = busy.expect("the slot was occupied above");
             // This drops a communicator, but not its last handle, since the completion contains
             // another handle.
             busy.stage = Stage::Done(completion);
-            found.wakers.extend(busy.waker.take());
+            results.wakers.extend(busy.waker.take());
             let level = busy.level;
             self.levels.remove(level);
         }

@@ -12,14 +12,16 @@ use crate::peers::Peers;
 /// The buffer of an operation, and other values that are needed at its end.
 pub(crate) type Payload = Box<dyn Any + Send>;
 
-/// What happens to an operation whose future was dropped.
+/// The fate of an operation whose future was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The operation, a send or a collective, runs to its end in the background.
     Completes,
+    /// The operation is a receive, and is cancelled.
     Receive,
 }
 
+/// The end of an operation.
 pub(crate) struct Completion {
     pub(crate) outcome: Result<Outcome>,
     pub(crate) payload: Payload,
@@ -37,7 +39,7 @@ pub(crate) struct Outcome {
     pub(crate) tag: c_int,
     /// Number of items; `None` if the bytes are not a whole number of items.
     pub(crate) items: Option<usize>,
-    pub(crate) cancelled: bool,
+    pub(crate) is_cancelled: bool,
 }
 
 impl Outcome {
@@ -45,21 +47,23 @@ impl Outcome {
         source: 0,
         tag: 0,
         items: Some(0),
-        cancelled: false,
+        is_cancelled: false,
     };
 }
 
+/// An operation that has started.
 pub(crate) struct Start {
     pub(crate) kind: Kind,
     pub(crate) request: sys::MPI_Request,
     pub(crate) datatype: sys::MPI_Datatype,
-    pub(crate) persistent: bool,
+    pub(crate) is_persistent: bool,
     pub(crate) payload: Payload,
     /// Lower bound of the number of bytes that the operation transfers.
     pub(crate) bytes: usize,
     pub(crate) peers: Peers,
 }
 
+/// The messages that a probe waits for.
 pub(crate) struct Pattern {
     /// Kept so that the communicator is not freed before the message is received.
     pub(crate) comm: Comm,
@@ -97,8 +101,9 @@ pub(crate) fn improbe(pattern: &Pattern) -> Result<Option<Matched>> {
     }
 }
 
-pub(crate) fn probe_completion(done: Result<Option<Matched>>, comm: Comm) -> Completion {
-    let (outcome, matched) = match done {
+/// Returns the completion of a probe with this result.
+pub(crate) fn probe_completion(result: Result<Option<Matched>>, comm: Comm) -> Completion {
+    let (outcome, matched) = match result {
         Ok(matched) => (Ok(Outcome::NOTHING), matched),
         Err(error) => (Err(error), None),
     };
@@ -111,18 +116,18 @@ pub(crate) fn probe_completion(done: Result<Option<Matched>>, comm: Comm) -> Com
 
 /// Reads a status. This thread must have the right to call MPI.
 pub(crate) fn outcome(status: &sys::MPI_Status, datatype: sys::MPI_Datatype) -> Outcome {
-    let (mut items, mut cancelled) = (0, 0);
+    let (mut items, mut is_cancelled) = (0, 0);
     // SAFETY: MPI has filled the status, the datatype lives as long as MPI, and the out-parameters
     // are locals.
     unsafe {
         sys::MPI_Get_count(status, datatype, &mut items);
-        sys::MPI_Test_cancelled(status, &mut cancelled);
+        sys::MPI_Test_cancelled(status, &mut is_cancelled);
     }
     Outcome {
         source: status.MPI_SOURCE,
         tag: status.MPI_TAG,
         items: usize::try_from(items).ok(),
-        cancelled: cancelled != 0,
+        is_cancelled: is_cancelled != 0,
     }
 }
 
