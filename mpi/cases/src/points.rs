@@ -23,13 +23,13 @@ pub(crate) async fn run_all(world: World) -> Result<()> {
 async fn ring(world: &World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());
-    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     // The largest message is too long for MPI to send eagerly.
     for length in [0, 1, 100, 1 << 10, 1 << 14, 1 << 18] {
         let sent = comm.isend(vec![rank as u64; length], next, 1);
-        let arrived = comm.irecv(vec![0u64; length + 3], before, 1).await?;
-        assert_eq!(arrived.data, vec![before as u64; length]);
-        assert_eq!((arrived.source, arrived.tag), (before, 1));
+        let arrived = comm.irecv(vec![0u64; length + 3], previous, 1).await?;
+        assert_eq!(arrived.data, vec![previous as u64; length]);
+        assert_eq!((arrived.source, arrived.tag), (previous, 1));
         assert_eq!(sent.await?, vec![rank as u64; length]);
     }
     Ok(())
@@ -57,13 +57,18 @@ async fn everyone_to_everyone(world: &World) -> Result<()> {
 async fn probes(world: &World) -> Result<()> {
     let comm = world.comm();
     let peer = (world.rank() + 1) % world.size();
-    for length in [0usize, 7, 40_000] {
+    let previous = (world.rank() + world.size() - 1) % world.size();
+    // The longest message is not yet there when its receive starts.
+    for length in [0usize, 7, 40_000, 1 << 20] {
         let probe = comm.improbe(Source::Any, Tag::Any);
-        let sent = comm.isend(vec![1i16; length], peer, length as u16 & 0xff);
+        let tag = length as u16 | 1;
+        let sent = comm.isend(vec![1i16; length], peer, tag);
         let message = probe.await?;
         assert_eq!(message.length::<i16>()?, length);
-        assert_eq!(message.tag(), length as u16 & 0xff);
-        assert_eq!(message.receive::<i16>().await?.data, vec![1; length]);
+        assert_eq!((message.source(), message.tag()), (previous, tag));
+        let arrived = message.receive::<i16>().await?;
+        assert_eq!(arrived.data, vec![1; length]);
+        assert_eq!((arrived.source, arrived.tag), (previous, tag));
         sent.await?;
     }
     // The message contains half of an item.
@@ -94,9 +99,9 @@ async fn structures(world: &World) -> Result<()> {
 async fn persistent(world: &World) -> Result<()> {
     let comm = world.comm();
     let (rank, size) = (world.rank(), world.size());
-    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let mut send = comm.send_init(vec![0u64; 4000], next, 5)?;
-    let mut receive = comm.recv_init::<u64>(4000, before, 5)?;
+    let mut receive = comm.recv_init::<u64>(4000, previous, 5)?;
     for round in 0..20u64 {
         send.input()?.fill(round);
         receive.start()?;
@@ -127,7 +132,7 @@ async fn communicators(world: &World) -> Result<()> {
 
     let half = world.comm().split(Some((rank % 2) as u32), size - rank);
     let half = half.await?.unwrap();
-    // The keys reverse the order, so the last rank of the world is the first.
+    // The keys reverse the order, so the last rank of the world is the first of its half.
     assert_eq!(half.size(), (size + 1 - rank % 2) / 2);
     let gathered = half.allgather(vec![rank as u32]).await?;
     assert!(gathered.is_sorted_by(|a, b| a > b), "{gathered:?}");

@@ -272,14 +272,15 @@ impl Message {
             Ok(length) => length,
             Err(error) => return Operation::new(&job, Err(error), finish_receive::<T>),
         };
-        let mut buffer = vec![T::zeroed(); length];
-        let items = buffer.as_mut_ptr();
+        let (source, tag) = (self.source(), self.tag());
+        let mut data = vec![T::zeroed(); length];
+        let items = data.as_mut_ptr();
         start(
             &job,
             // A matched message cannot be cancelled.
             Kind::Completes,
             Peers::None,
-            Box::new(buffer),
+            Box::new(Received { data, source, tag }),
             length * size_of::<T>(),
             finish_message::<T>,
             |table, request| {
@@ -305,18 +306,11 @@ impl Message {
     }
 }
 
-/// Returns all items of a message. The probe has determined their number.
+/// Returns all items of a message. The probe has determined their number, the source and the tag.
 fn finish_message<T: Datatype>(_: &Arc<Job>, completion: Completion) -> Result<Received<T>> {
-    let outcome = completion.outcome?;
-    let data = *completion
-        .payload
-        .downcast()
-        .expect("the payload of a message");
-    Ok(Received {
-        data,
-        source: usize::try_from(outcome.source).unwrap_or(0),
-        tag: u16::try_from(outcome.tag).unwrap_or(0),
-    })
+    completion.outcome?;
+    let payload = completion.payload.downcast();
+    Ok(*payload.expect("the payload of a message"))
 }
 
 impl Drop for Message {
