@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::options::bench_dir;
 
-/// Where the sources of a program are, or the program itself.
+/// Location of the sources of a program, or an installed program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// A package of the root workspace.
@@ -42,7 +42,10 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
                 .arg(&output)
                 .arg(".")
                 .current_dir(bench.join(folder));
-            finish(&mut command, "install Go 1.22 or later to measure it")?;
+            run_tool(
+                &mut command,
+                "install Go 1.22 or later to measure this program",
+            )?;
             Ok(output)
         }
         Source::Script(file, program) => {
@@ -59,7 +62,7 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
                 .arg(bench.join(format!("peers/c/{name}.c")))
                 .args(libs);
             let advice = "needs a C compiler and liburing: apt-get install -y gcc liburing-dev";
-            finish(&mut command, advice)?;
+            run_tool(&mut command, advice)?;
             Ok(output)
         }
         Source::Cpp(file, name, args) => {
@@ -78,7 +81,7 @@ pub(crate) fn build(source: Source) -> Result<PathBuf, String> {
             command.args(args).args(["-lpthread", "-ldl", "-lm"]);
             let advice =
                 "needs g++ 12, Asio and liburing: apt-get install -y g++ libasio-dev liburing-dev";
-            finish(&mut command, advice)?;
+            run_tool(&mut command, advice)?;
             Ok(output)
         }
     }
@@ -104,7 +107,11 @@ fn output_file(name: &str) -> Result<PathBuf, String> {
     Ok(folder.join(name))
 }
 
-fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
+/// Runs a compiler or cargo to its end.
+///
+/// # Errors
+/// The command fails. The error contains its first error line, and `advice`.
+fn run_tool(command: &mut Command, advice: &str) -> Result<(), String> {
     let output = command
         .output()
         .map_err(|e| format!("cannot start {:?} ({e}); {advice}", command.get_program()))?;
@@ -112,8 +119,8 @@ fn finish(command: &mut Command, advice: &str) -> Result<(), String> {
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr);
-    let first = message.lines().find(|l| l.contains("error")).unwrap_or("");
-    Err(format!("{first}; {advice}"))
+    let first_error = message.lines().find(|l| l.contains("error")).unwrap_or("");
+    Err(format!("{first_error}; {advice}"))
 }
 
 /// Builds a package of the root workspace and returns the path of its static library `name`.
@@ -122,7 +129,7 @@ fn cargo_library(root: &Path, package: &str, name: &str) -> Result<PathBuf, Stri
     command
         .args(["build", "--release", "-p", package])
         .current_dir(root);
-    finish(&mut command, "the C ABI of Upshift does not build")?;
+    run_tool(&mut command, "the C ABI of Upshift does not build")?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(target.join("release").join(name))
@@ -152,8 +159,8 @@ pub(crate) fn cargo(
         .map_err(|e| format!("cannot start cargo: {e}"))?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        let first = message.lines().find(|l| l.starts_with("error"));
-        return Err(first.unwrap_or("cargo build failed").to_owned());
+        let first_error = message.lines().find(|l| l.starts_with("error"));
+        return Err(first_error.unwrap_or("cargo build failed").to_owned());
     }
     String::from_utf8_lossy(&output.stdout)
         .lines()

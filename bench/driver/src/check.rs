@@ -1,5 +1,5 @@
 //! Checks, before any timing, that all servers reply with the same bytes. Whole replies are
-//! compared: to single requests, to requests sent in two parts, and to pipelined requests.
+//! compared, for single requests, for requests sent in two parts, and for pipelined requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,17 +14,17 @@ use crate::server::Server;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Normalizes bytes for the comparison.
-type Form = fn(&[u8]) -> Vec<u8>;
+/// Function that normalizes a reply for the comparison.
+type Normalize = fn(&[u8]) -> Vec<u8>;
 
 /// Checks the replies of a server; the error describes the difference.
 pub(crate) fn same_bytes(id: &str, program: &Program, is_matrix: bool) -> Result<(), String> {
-    let form: Form = if id == GO_HTTP {
+    let normalize: Normalize = if id == GO_HTTP {
         sorted_lines
     } else {
         <[u8]>::to_vec
     };
-    let mut connection = Connection::start(program, Some(0), form)?;
+    let mut connection = Connection::start(program, Some(0), normalize)?;
     let (requests, replies) = if is_matrix { matrices() } else { pages() };
     for (request, reply) in requests.iter().zip(&replies) {
         connection.expect("one request", request, request.len(), reply)?;
@@ -52,9 +52,9 @@ pub(crate) fn same_spin(program: &Program, cpu: Option<usize>) -> Result<(), Str
         tag: tag << 40 | tag,
     });
     let requests: Vec<u8> = requests.flat_map(|request| request.bytes()).collect();
-    let one = &requests[..FRAME];
-    connection.expect("one request", one, FRAME, one)?;
-    connection.expect("a request cut in two", one, 1, one)?;
+    let first_request = &requests[..FRAME];
+    connection.expect("one request", first_request, FRAME, first_request)?;
+    connection.expect("a request cut in two", first_request, 1, first_request)?;
     connection.expect("pipelined", &requests, requests.len(), &requests)?;
     connection.expect("pipelined and cut", &requests, FRAME * 10 + 7, &requests)
 }
@@ -78,7 +78,7 @@ pub(crate) fn same_body(
         .write_all(request.as_bytes())
         .and_then(|()| stream.read_to_end(&mut reply))
         .map_err(failed)?;
-    let head = reply.windows(4).position(|four| four == b"\r\n\r\n");
+    let head = reply.windows(4).position(|window| window == b"\r\n\r\n");
     let body = head.map(|end| reply.split_off(end + 4)).unwrap_or_default();
     if !reply.starts_with(b"HTTP/1.1 200") || body.is_empty() {
         return Err(format!("GET {path}: no reply with status 200 and a body"));
@@ -98,11 +98,15 @@ pub(crate) fn same_body(
 struct Connection {
     _server: Server,
     stream: TcpStream,
-    form: Form,
+    normalize: Normalize,
 }
 
 impl Connection {
-    fn start(program: &Program, cpu: Option<usize>, form: Form) -> Result<Connection, String> {
+    fn start(
+        program: &Program,
+        cpu: Option<usize>,
+        normalize: Normalize,
+    ) -> Result<Connection, String> {
         let server = Server::start(program, &["127.0.0.1:0".into()], cpu)?;
         let stream = TcpStream::connect(server.addresses[0]).map_err(|e| e.to_string())?;
         let set = stream.set_nodelay(true);
@@ -111,11 +115,12 @@ impl Connection {
         Ok(Connection {
             _server: server,
             stream,
-            form,
+            normalize,
         })
     }
 
-    /// Sends bytes in two parts, and compares the reply.
+    /// Sends `bytes`, and compares the reply with `expected`. The first `cut` bytes are sent first,
+    /// and the rest, if any, 20 ms later. `request` describes the request in errors.
     fn expect(
         &mut self,
         request: &str,
@@ -135,7 +140,7 @@ impl Connection {
         let mut got = vec![0; expected.len()];
         let read = self.stream.read_exact(&mut got);
         read.map_err(|e| format!("{request}: reply cut short or missing ({e})"))?;
-        if (self.form)(&got) == (self.form)(expected) {
+        if (self.normalize)(&got) == (self.normalize)(expected) {
             Ok(())
         } else {
             Err(format!("{request}: other bytes than expected"))
@@ -159,7 +164,7 @@ fn matrices() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         .unzip()
 }
 
-/// Returns the header lines of a reply, sorted and in lower case.
+/// Returns the lines of a reply, sorted and in lower case.
 fn sorted_lines(reply: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(reply).to_lowercase();
     let mut lines: Vec<&str> = text.split("\r\n").collect();

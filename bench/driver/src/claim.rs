@@ -34,13 +34,14 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Creates a claim of a source; without figures it is unmeasured.
+    /// Creates a claim of a source. The judgement is the text of our figures, and the finding;
+    /// without a judgement the claim is unmeasured.
     pub(crate) fn new(
         source: &'static str,
         published: &'static str,
-        found: Option<(String, Finding)>,
+        judgement: Option<(String, Finding)>,
     ) -> Claim {
-        let (measured, finding) = found.unwrap_or(("–".into(), Finding::Unmeasured));
+        let (measured, finding) = judgement.unwrap_or(("–".into(), Finding::Unmeasured));
         Claim {
             source,
             published,

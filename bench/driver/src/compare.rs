@@ -32,8 +32,10 @@ const QUANTITIES: [Quantity; 4] = [
     ("p50, µs", |run| run.p50),
     ("p99, µs", |run| run.p99),
 ];
+/// Name of a quantity, and the function that reads it from a run.
 type Quantity = (&'static str, fn(&Run) -> f64);
 
+/// A value for the old and a value for the new commit.
 type Both<T> = [T; 2];
 
 /// Values of the old and the new commit in each round, keyed by the position and the name of a row.
@@ -54,7 +56,7 @@ pub(crate) fn run(options: &Options, commit: &str) -> Result<(), String> {
     );
     for &section in &options.sections {
         eprintln!("\n== {} ==", section.name());
-        let both = [&old, &new].map(|tree| tree.programs(section));
+        let both = [&old, &new].map(|tree| tree.build_program(section));
         let both = match both {
             [Ok(old), Ok(new)] => [old, new],
             [Err(error), _] => return Err(format!("{}: {error}", old.name)),
@@ -129,7 +131,8 @@ impl Tree {
         })
     }
 
-    fn programs(&self, section: Section) -> Result<Program, String> {
+    /// Builds the program that a section measures.
+    fn build_program(&self, section: Section) -> Result<Program, String> {
         let source = match section {
             Section::Micro | Section::Multi | Section::Conserve => upshift_micro(),
             _ => upshift_server(section == Section::Matrix || section == Section::Single),
@@ -154,7 +157,7 @@ fn git(root: &Path, args: &[&str]) -> Command {
 }
 
 fn unpack(repository: &Path, commit: &str, into: &Path) -> Result<(), String> {
-    let failed = |what: &dyn std::fmt::Display| format!("cannot unpack {commit}: {what}");
+    let failed = |reason: &dyn std::fmt::Display| format!("cannot unpack {commit}: {reason}");
     std::fs::create_dir_all(into).map_err(|e| failed(&e))?;
     let mut archive = git(repository, &["archive", "--format=tar", commit])
         .stdout(Stdio::piped())
@@ -188,22 +191,23 @@ fn measure(
     match section {
         Section::Micro => {
             for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
-                let taken = in_turn(round, both, |program| printed::<Figure>(program, part, cpu))?;
-                rows.add_figures(taken, "ns (bytes)");
+                let figures =
+                    in_turn(round, both, |program| printed::<Figure>(program, part, cpu))?;
+                rows.add_figures(figures, "ns (bytes)");
             }
         }
         Section::Multi => {
-            let taken = in_turn(round, both, |program| {
+            let figures = in_turn(round, both, |program| {
                 printed::<Figure>(program, "multi", None)
             })?;
-            rows.add_figures(taken, "ns");
+            rows.add_figures(figures, "ns");
         }
         Section::Conserve => {
-            let taken = in_turn(round, both, |program| {
-                let taken = printed::<Samples>(program, "conserve", None)?;
-                Ok(taken.iter().flat_map(Samples::figures).collect())
+            let figures = in_turn(round, both, |program| {
+                let samples = printed::<Samples>(program, "conserve", None)?;
+                Ok(samples.iter().flat_map(Samples::figures).collect())
             })?;
-            rows.add_figures(taken, "ns");
+            rows.add_figures(figures, "ns");
         }
         _ => {
             for load in closed::loads(section, options) {
@@ -218,11 +222,11 @@ fn measure(
 fn in_turn<T>(
     round: usize,
     both: &Both<Program>,
-    mut take: impl FnMut(&Program) -> Result<T, String>,
+    mut measure: impl FnMut(&Program) -> Result<T, String>,
 ) -> Result<Both<T>, String> {
     let first = round % 2;
-    let first_result = take(&both[first])?;
-    let second_result = take(&both[1 - first])?;
+    let first_result = measure(&both[first])?;
+    let second_result = measure(&both[1 - first])?;
     Ok(if first == 0 {
         [first_result, second_result]
     } else {
@@ -236,8 +240,8 @@ fn printed<T: serde::de::DeserializeOwned>(
     part: &str,
     cpu: Option<usize>,
 ) -> Result<Vec<T>, String> {
-    let mut taken = Vec::new();
-    figures::read_lines(program, part, cpu, |line| taken.push(line)).map(|_| taken)
+    let mut lines = Vec::new();
+    figures::read_lines(program, part, cpu, |line| lines.push(line)).map(|_| lines)
 }
 
 fn measure_servers(
@@ -255,12 +259,12 @@ fn measure_servers(
             load: Load::closed(work.clone(), *connections, options),
         });
     let entries: Vec<Entry<'_, Load>> = entries.collect();
-    let mut taken = SectionResults::default();
-    rounds::run(&mut taken, case, &entries, options);
-    let run = |name: &str| taken.cell(case, name).and_then(|cell| cell.runs.first());
+    let mut results = SectionResults::default();
+    rounds::run(&mut results, case, &entries, options);
+    let run = |name: &str| results.cell(case, name).and_then(|cell| cell.runs.first());
     if let (Some(old), Some(new)) = (run("old"), run("new")) {
-        for (words, quantity) in QUANTITIES {
-            rows.add(format!("{case}: {words}"), (quantity(old), quantity(new)));
+        for (name, quantity) in QUANTITIES {
+            rows.add(format!("{case}: {name}"), (quantity(old), quantity(new)));
         }
     }
     Ok(())
@@ -268,9 +272,9 @@ fn measure_servers(
 
 impl Rows {
     fn add(&mut self, name: String, pair: (f64, f64)) {
-        let known = self.pairs.keys().find(|(_, known)| *known == name);
-        let place = known.map_or(self.pairs.len(), |(place, _)| *place);
-        self.pairs.entry((place, name)).or_default().push(pair);
+        let existing = self.pairs.keys().find(|(_, existing)| *existing == name);
+        let position = existing.map_or(self.pairs.len(), |(position, _)| *position);
+        self.pairs.entry((position, name)).or_default().push(pair);
     }
 
     /// Adds a row for each figure that both commits have.
@@ -366,11 +370,11 @@ mod tests {
         let both = ["old", "new"].map(|name| Program::new(name.into(), &[]));
         let mut order = Vec::new();
         for round in 0..2 {
-            let taken = in_turn(round, &both, |program| {
+            let files = in_turn(round, &both, |program| {
                 order.push(program.file.clone());
                 Ok(program.file.clone())
             });
-            assert_eq!(taken, Ok(["old", "new"].map(PathBuf::from)));
+            assert_eq!(files, Ok(["old", "new"].map(PathBuf::from)));
         }
         assert_eq!(order, ["old", "new", "new", "old"].map(PathBuf::from));
     }

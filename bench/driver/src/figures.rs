@@ -18,9 +18,9 @@ use crate::rounds::repeat_while_disturbed;
 /// Time limit for all figures of one program.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Runs a program, again if other programs disturbed the run (as often as permitted), and returns
-/// the output of the last run. `part` is the first argument of the program, which is pinned to
-/// `cpu` if there is one.
+/// Runs a program, and repeats the run as often as permitted while other programs disturb it.
+/// Returns the output of the last run. `part` is the first argument of the program. The program is
+/// pinned to `cpu` if there is one.
 pub(crate) fn output<T: DeserializeOwned>(
     results: &mut SectionResults,
     options: &Options,
@@ -31,7 +31,7 @@ pub(crate) fn output<T: DeserializeOwned>(
     let name = format!("{name} {part}");
     eprintln!("round {}: {name}", options.round + 1);
     let (mut output, mut failure) = (Vec::new(), None);
-    let judged = repeat_while_disturbed(results, options, &name, || {
+    let outcome = repeat_while_disturbed(results, options, &name, || {
         output.clear();
         let usage = read_lines(program, part, cpu, |line| output.push(line));
         let disturbance = match &usage {
@@ -41,7 +41,7 @@ pub(crate) fn output<T: DeserializeOwned>(
         failure = usage.err();
         Ok(((), disturbance))
     });
-    if let Some(why) = failure.or(judged.err()) {
+    if let Some(why) = failure.or(outcome.err()) {
         results.note(format!("round {}: {name}: {why}", options.round + 1));
     }
     output
@@ -69,7 +69,7 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
     cpu: Option<usize>,
     mut take: impl FnMut(T),
 ) -> Result<Lost, String> {
-    let (watch, own) = (LoadMonitor::start(), cpu_time_of_ended_children());
+    let (monitor, child_time) = (LoadMonitor::start(), cpu_time_of_ended_children());
     let mut command = Command::new(&program.file);
     command.arg(part).args(&program.args);
     if let Some(cpu) = cpu {
@@ -79,8 +79,8 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
         .map_err(|e| format!("cannot start {}: {e}", program.file.display()))?;
     let deadline = Instant::now() + LIMIT;
     let end = loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let line = match child.line(left) {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let line = match child.line(remaining) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => break Ok(()),
             Err(RecvTimeoutError::Timeout) => {
@@ -96,12 +96,12 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
         child.kill();
     }
     let status = child.wait().map_err(|e| e.to_string())?;
-    let Usage { busy, time, steal } = watch.stop();
-    let own = cpu_time_of_ended_children().saturating_sub(own);
+    let Usage { busy, time, steal } = monitor.stop();
+    let child_time = cpu_time_of_ended_children().saturating_sub(child_time);
     match end {
         Ok(()) if !status.success() => Err(format!("ended with {status}")),
         Ok(()) => Ok(Lost {
-            foreign: (busy[0] + busy[1] - own.as_secs_f64() / time.as_secs_f64()) / 2.0,
+            foreign: (busy[0] + busy[1] - child_time.as_secs_f64() / time.as_secs_f64()) / 2.0,
             steal,
         }),
         Err(why) => Err(why),

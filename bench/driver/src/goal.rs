@@ -60,16 +60,23 @@ impl Values {
     }
 
     /// Computes a value for each round in which both programs have one.
-    pub(crate) fn combine(self, other: &Values, of: impl Fn(f64, f64) -> f64) -> Option<Values> {
+    pub(crate) fn combine(
+        self,
+        other: &Values,
+        combine: impl Fn(f64, f64) -> f64,
+    ) -> Option<Values> {
         let pairs = self.by_round.iter();
-        let both = pairs.filter_map(|&(round, own)| Some((round, of(own, other.at(round)?))));
+        let both =
+            pairs.filter_map(|&(round, own)| Some((round, combine(own, other.in_round(round)?))));
         Values::new(&self.name, both.collect::<Vec<_>>())
     }
 
-    pub(crate) fn map(self, of: impl Fn(f64) -> f64) -> Values {
+    pub(crate) fn map(self, convert: impl Fn(f64) -> f64) -> Values {
         let by_round = self.by_round.into_iter();
         Values {
-            by_round: by_round.map(|(round, value)| (round, of(value))).collect(),
+            by_round: by_round
+                .map(|(round, value)| (round, convert(value)))
+                .collect(),
             ..self
         }
     }
@@ -78,13 +85,13 @@ impl Values {
     /// be a limit.
     pub(crate) fn pairs(&self, other: &Values) -> Vec<(f64, f64)> {
         let rounds = self.by_round.iter();
-        let pairs = rounds.filter_map(|&(round, own)| Some((own, other.at(round)?)));
+        let pairs = rounds.filter_map(|&(round, own)| Some((own, other.in_round(round)?)));
         pairs.collect()
     }
 
-    fn at(&self, round: usize) -> Option<f64> {
-        let found = || self.by_round.iter().find(|(other, _)| *other == round);
-        self.constant.or_else(|| Some(found()?.1))
+    fn in_round(&self, round: usize) -> Option<f64> {
+        let find = || self.by_round.iter().find(|(other, _)| *other == round);
+        self.constant.or_else(|| Some(find()?.1))
     }
 
     pub(crate) fn median(&self) -> f64 {
@@ -96,9 +103,11 @@ impl Values {
 /// Figures of a goal at one load.
 #[derive(Debug)]
 struct Cell {
-    at: String,
+    load: String,
+    /// Median of Upshift's values.
     own: f64,
     peer: String,
+    /// Median of the values of `peer`.
     base: f64,
     ratio: Ratio,
 }
@@ -106,7 +115,7 @@ struct Cell {
 /// A limit on the ratio of Upshift's quantity to a peer's.
 #[derive(Debug)]
 pub(crate) struct Goal {
-    pub(crate) what: String,
+    pub(crate) title: String,
     unit: &'static str,
     /// Largest permitted ratio.
     limit: f64,
@@ -119,13 +128,13 @@ pub(crate) struct Goal {
     /// Reason why there can be no figures on this machine.
     excuse: Option<String>,
     /// Reason why the figures do not count.
-    void: Option<String>,
+    void_reason: Option<String>,
 }
 
 /// Creates a goal for a quantity of which less is better: at most `limit` times the peer's.
-pub(crate) fn at_most(what: impl Into<String>, limit: f64, unit: &'static str) -> Goal {
+pub(crate) fn at_most(title: impl Into<String>, limit: f64, unit: &'static str) -> Goal {
     Goal {
-        what: what.into(),
+        title: title.into(),
         unit,
         limit,
         is_rate: false,
@@ -133,15 +142,15 @@ pub(crate) fn at_most(what: impl Into<String>, limit: f64, unit: &'static str) -
         cells: Vec::new(),
         cause: "not known",
         excuse: None,
-        void: None,
+        void_reason: None,
     }
 }
 
 /// Creates a goal for a quantity of which more is better: at least `share` of the peer's.
-pub(crate) fn at_least(what: impl Into<String>, share: f64, unit: &'static str) -> Goal {
+pub(crate) fn at_least(title: impl Into<String>, share: f64, unit: &'static str) -> Goal {
     Goal {
         is_rate: true,
-        ..at_most(what, 1.0 / share, unit)
+        ..at_most(title, 1.0 / share, unit)
     }
 }
 
@@ -149,7 +158,7 @@ impl Goal {
     /// Adds the figures of a load if both programs have values.
     pub(crate) fn cell(
         mut self,
-        at: impl Into<String>,
+        load: impl Into<String>,
         own: Option<Values>,
         base: Option<Values>,
     ) -> Goal {
@@ -161,7 +170,7 @@ impl Goal {
             pairs = pairs.into_iter().map(|(own, base)| (base, own)).collect();
         }
         self.cells.extend(Ratio::of(&pairs).map(|ratio| Cell {
-            at: at.into(),
+            load: load.into(),
             own: own.median(),
             peer: base.name.clone(),
             base: base.median(),
@@ -187,7 +196,7 @@ impl Goal {
     }
 
     pub(crate) fn discard_figures(&mut self, why: impl Into<String>) {
-        self.void = Some(why.into());
+        self.void_reason = Some(why.into());
     }
 
     fn worst(&self) -> Option<&Cell> {
@@ -207,7 +216,7 @@ impl Goal {
 
     pub(crate) fn verdict(&self) -> Verdict {
         match self.excess() {
-            _ if self.void.is_some() => Verdict::Unmeasured,
+            _ if self.void_reason.is_some() => Verdict::Unmeasured,
             None => Verdict::Unmeasured,
             Some(excess) if excess <= 1.0 => Verdict::Reached,
             Some(excess) if excess <= 1.0 + self.noise => Verdict::Noise,
@@ -229,7 +238,7 @@ impl Goal {
                 let ratio = self.worst().map_or(0.0, |it| it.ratio.value);
                 format!("**missed** ({ratio:.2} ×; {})", self.cause)
             }
-            Verdict::Unmeasured => match self.void.as_ref().or(self.excuse.as_ref()) {
+            Verdict::Unmeasured => match self.void_reason.as_ref().or(self.excuse.as_ref()) {
                 Some(why) => format!("not measured: {why}"),
                 None => "not measured".into(),
             },
@@ -244,13 +253,13 @@ impl Goal {
             match self.best().filter(|_| self.cells.len() > 1) {
                 Some(best) => format!(
                     "{own}, {}; best {:.2}, {}",
-                    worst.at, best.ratio.value, best.at
+                    worst.load, best.ratio.value, best.load
                 ),
                 None => own,
             }
         });
         [
-            self.what.clone(),
+            self.title.clone(),
             worst.map_or_else(dash, |it| format!("{} {}", figure(it.own), self.unit)),
             worst.map_or_else(dash, |it| format!("{}, {}", figure(it.base), it.peer)),
             ratio.unwrap_or_else(dash),
@@ -311,13 +320,16 @@ pub(crate) fn summary(all: &[SectionGoals]) -> String {
     ];
     let mut table = Table::new("", &heads);
     for section in all {
-        let judged = section.goals.iter().filter(|goal| goal.void.is_none());
+        let judged = section
+            .goals
+            .iter()
+            .filter(|goal| goal.void_reason.is_none());
         let mut judged: Vec<_> = judged.filter_map(|it| Some((it.excess()?, it))).collect();
         judged.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let shown = |found: Option<&(f64, &Goal)>, of: fn(&Goal) -> Option<&Cell>| {
-            let cell = found.and_then(|(_, goal)| Some((goal, of(goal)?)));
+        let shown = |found: Option<&(f64, &Goal)>, select_cell: fn(&Goal) -> Option<&Cell>| {
+            let cell = found.and_then(|(_, goal)| Some((goal, select_cell(goal)?)));
             cell.map_or("–".into(), |(goal, cell)| {
-                format!("{:.2}: {}", cell.ratio.value, goal.what)
+                format!("{:.2}: {}", cell.ratio.value, goal.title)
             })
         };
         table.row([
@@ -353,15 +365,15 @@ pub(crate) fn table(all: &[SectionGoals]) -> String {
     table.markdown()
 }
 
-/// Returns the best peer at a load, which is the one with the smallest median of `of`. Variants of
-/// Upshift and servers without a runtime are not candidates.
+/// Returns the best peer at a load, and its median of `quantity`: the peer with the smallest
+/// median. Variants of Upshift and servers without a runtime are not candidates.
 pub(crate) fn best_peer<'a>(
     section: &'a SectionResults,
     case: &str,
-    of: impl Fn(&Run) -> f64,
+    quantity: impl Fn(&Run) -> f64,
 ) -> Option<(&'a str, f64)> {
     let wanted = |peer: &str| !peer.starts_with(UPSHIFT) && !WITHOUT_RUNTIME.contains(&peer);
-    section.lowest_median(case, wanted, of)
+    section.lowest_median(case, wanted, quantity)
 }
 
 #[cfg(test)]
@@ -426,9 +438,9 @@ mod tests {
         let excused = goal().excuse(Some("needs root"));
         assert!(!excused.is_open());
         assert_eq!(excused.verdict_text(), "not measured: needs root");
-        let mut void = goal().cell("", values("us", &[1.0]), Values::limit(1.0));
-        assert_eq!(void.verdict_text(), "reached");
-        void.discard_figures("the section was disturbed");
-        assert!(void.is_open());
+        let mut discarded = goal().cell("", values("us", &[1.0]), Values::limit(1.0));
+        assert_eq!(discarded.verdict_text(), "reached");
+        discarded.discard_figures("the section was disturbed");
+        assert!(discarded.is_open());
     }
 }

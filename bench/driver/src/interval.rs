@@ -40,8 +40,8 @@ impl Ratio {
         if !pairs.iter().all(is_ratio) {
             return None;
         }
-        let median = |of: fn(&(f64, f64)) -> f64, rounds: &[(f64, f64)]| {
-            Some(Spread::of(rounds.iter().map(of))?.median)
+        let median = |side: fn(&(f64, f64)) -> f64, rounds: &[(f64, f64)]| {
+            Some(Spread::of(rounds.iter().map(side))?.median)
         };
         let ratio = |rounds: &[(f64, f64)]| {
             Some(median(|pair| pair.1, rounds)? / median(|pair| pair.0, rounds)?)
@@ -140,9 +140,9 @@ mod tests {
     fn an_interval_needs_two_pairs_and_a_ratio_needs_figures_above_zero() {
         assert_eq!(Ratio::of(&[]), None);
         assert_eq!(Ratio::of(&[(0.0, 1.0), (1.0, 1.0)]), None);
-        let one = Ratio::of(&[(2.0, 1.0)]).unwrap();
+        let single_pair = Ratio::of(&[(2.0, 1.0)]).unwrap();
         assert_eq!(
-            (one.format(2).as_str(), one.change()),
+            (single_pair.format(2).as_str(), single_pair.change()),
             ("0.50", Change::NotSeen)
         );
         let same = Ratio::of(&[(2.0, 2.0), (3.0, 3.0)]).unwrap();

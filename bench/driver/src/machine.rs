@@ -9,26 +9,26 @@ use crate::options::bench_dir;
 
 /// A running measurement of how busy CPUs 0 and 1 are.
 pub(crate) struct LoadMonitor {
-    since: Instant,
+    started_at: Instant,
     times: [CpuTimes; 2],
 }
 
 impl LoadMonitor {
     pub(crate) fn start() -> LoadMonitor {
         LoadMonitor {
-            since: Instant::now(),
+            started_at: Instant::now(),
             times: [0, 1].map(|cpu| CpuTimes::read(Some(cpu))),
         }
     }
 
     pub(crate) fn stop(&self) -> Usage {
-        let time = self.since.elapsed();
-        let used = [0, 1].map(|cpu| CpuTimes::read(Some(cpu)).since(&self.times[cpu]));
+        let time = self.started_at.elapsed();
+        let times = [0, 1].map(|cpu| CpuTimes::read(Some(cpu)).since(&self.times[cpu]));
         let share = |part: Duration| part.as_secs_f64() / time.as_secs_f64();
         Usage {
             time,
-            busy: used.map(|cpu| share(cpu.busy)),
-            steal: share(used[0].steal.max(used[1].steal)),
+            busy: times.map(|cpu| share(cpu.busy)),
+            steal: share(times[0].steal.max(times[1].steal)),
         }
     }
 }
@@ -45,9 +45,9 @@ pub(crate) struct Usage {
 /// Shares of a CPU that the measured programs could not use because others took them, from 0 to 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lost {
-    /// Share of other programs.
+    /// Share that other programs took.
     pub(crate) foreign: f64,
-    /// Share of the hypervisor.
+    /// Share that the hypervisor took.
     pub(crate) steal: f64,
 }
 
@@ -59,18 +59,18 @@ pub(crate) fn need_two_cpus() -> Result<(), String> {
     }
 }
 
-/// Describes kernel, processor, memory, relevant settings, compilers.
+/// Describes the kernel, the processor, the memory and the Rust compiler.
 pub(crate) fn describe() -> Vec<String> {
     let machine = Machine::read();
-    let number = |number: &Option<String>| number.clone().unwrap_or("unknown".into());
+    let or_unknown = |text: &Option<String>| text.clone().unwrap_or("unknown".into());
     let lines = [
         machine.kernel.clone(),
         format!(
             "{} × {} (family {}, model {})",
             machine.processors,
             machine.cpu,
-            number(&machine.family),
-            number(&machine.model)
+            or_unknown(&machine.family),
+            or_unknown(&machine.model)
         ),
         format!("memory {} kB", machine.memory / 1024),
         tool("rustc", &["--version"]),
@@ -100,7 +100,7 @@ pub(crate) fn versions() -> Vec<String> {
         "corosensei",
     ];
     let lock = std::fs::read_to_string(bench_dir().join("Cargo.lock")).unwrap_or_default();
-    let mut found = Vec::new();
+    let mut versions = Vec::new();
     for package in lock.split("[[package]]") {
         let value = |name: &str| {
             let line = package.lines().find_map(|l| l.strip_prefix(name));
@@ -109,24 +109,24 @@ pub(crate) fn versions() -> Vec<String> {
         if let (Some(name), Some(version)) = (value("name = "), value("version = "))
             && CRATES.contains(&name.as_str())
         {
-            found.push(format!("{name} {version}"));
+            versions.push(format!("{name} {version}"));
         }
     }
     let liburing = tool("pkg-config", &["--modversion", "liburing"]);
-    found.push(tool("go", &["version"]));
-    found.push(tool("cc", &["--version"]));
-    found.push(tool("haproxy", &["-v"]));
+    versions.push(tool("go", &["version"]));
+    versions.push(tool("cc", &["--version"]));
+    versions.push(tool("haproxy", &["-v"]));
     if !liburing.is_empty() {
-        found.push(format!("liburing {liburing}"));
+        versions.push(format!("liburing {liburing}"));
     }
-    found.retain(|v| !v.is_empty());
-    found
+    versions.retain(|v| !v.is_empty());
+    versions
 }
 
 /// Suffix of a commit when uncommitted changes are measured, too.
 pub(crate) const DIRTY: &str = "-dirty";
 
-/// Pathspecs for the sources of the measured programs. Results, pages and tests are not among them.
+/// Pathspecs of the sources of the measured programs; they exclude results, pages and tests.
 const SOURCES: [&str; 15] = [
     "Cargo.toml",
     "Cargo.lock",

@@ -79,16 +79,16 @@ fn run(options: &Options) -> Result<(), String> {
     let commit = machine::commit();
     need_commit(options, &commit)?;
     let mut results = Results::load(&options.out)?;
-    let mut wanted = options.sections.clone();
-    wanted.retain(|section| {
-        let found = results.sections.get(section.name());
-        let is_kept = options.full && found.is_some_and(|found| is_complete(found, &commit));
-        println!("{}", plan(*section, options, found, is_kept));
+    let mut sections_to_measure = options.sections.clone();
+    sections_to_measure.retain(|section| {
+        let saved = results.sections.get(section.name());
+        let is_kept = options.full && saved.is_some_and(|saved| is_complete(saved, &commit));
+        println!("{}", plan(*section, options, saved, is_kept));
         !is_kept
     });
-    let named = options.sections.clone();
+    let selected = options.sections.clone();
     let mut options = options.clone();
-    options.sections = wanted;
+    options.sections = sections_to_measure;
     let built = peers::build(&options);
     need_peers(&options, &built)?;
     for &section in &options.sections {
@@ -112,22 +112,29 @@ fn run(options: &Options) -> Result<(), String> {
         eprintln!("skipped {id}: {why}");
     }
     let mut goals = sections::goals(&results);
-    goals.retain(|it| named.iter().any(|section| section.name() == it.name));
+    goals.retain(|it| selected.iter().any(|section| section.name() == it.name));
     println!(
         "\n{}\n\n{}",
         goal::verdict_counts(&goals),
         goal::table(&goals)
     );
-    let open = goals.iter().flat_map(|section| {
-        let open = section.goals.iter().filter(|goal| goal.is_open());
-        open.map(|goal| format!("  {}: {}: {}", section.name, goal.what, goal.verdict_text()))
+    let open_goals = goals.iter().flat_map(|section| {
+        let open_goals = section.goals.iter().filter(|goal| goal.is_open());
+        open_goals.map(|goal| {
+            format!(
+                "  {}: {}: {}",
+                section.name,
+                goal.title,
+                goal.verdict_text()
+            )
+        })
     });
-    let open: Vec<String> = open.collect();
-    if options.full && !open.is_empty() {
-        let count = open.len();
+    let open_goals: Vec<String> = open_goals.collect();
+    if options.full && !open_goals.is_empty() {
+        let count = open_goals.len();
         return Err(format!(
             "{count} goals have no figures:\n{}",
-            open.join("\n")
+            open_goals.join("\n")
         ));
     }
     Ok(())
@@ -135,19 +142,19 @@ fn run(options: &Options) -> Result<(), String> {
 
 /// Whether a section needs no further run: all peers, all rows and enough rounds were measured at
 /// this commit on this machine, and few enough of the runs were disturbed.
-fn is_complete(found: &SectionResults, commit: &str) -> bool {
-    found.commit == commit
-        && found.is_whole
-        && found.missing.is_empty()
-        && found.machine.starts_with(&machine::describe())
-        && !found.is_disturbed()
+fn is_complete(saved: &SectionResults, commit: &str) -> bool {
+    saved.commit == commit
+        && saved.is_whole
+        && saved.missing.is_empty()
+        && saved.machine.starts_with(&machine::describe())
+        && !saved.is_disturbed()
 }
 
 /// Formats the line of a section in the plan: its name and the expected time, or that it is kept.
 fn plan(
     section: Section,
     options: &Options,
-    found: Option<&SectionResults>,
+    saved: Option<&SectionResults>,
     is_kept: bool,
 ) -> String {
     let name = section.name();
@@ -156,11 +163,11 @@ fn plan(
     }
     let rounds = options.rounds_of(section);
     let limit = section.limit().as_secs_f64() / 60.0;
-    let each = match found.filter(|found| found.is_whole) {
-        Some(found) => found.seconds as f64 / 60.0 / found.rounds as f64,
+    let minutes_per_round = match saved.filter(|saved| saved.is_whole) {
+        Some(saved) => saved.seconds as f64 / 60.0 / saved.rounds as f64,
         None => limit / MIN_ROUNDS as f64,
     };
-    let minutes = each * rounds as f64;
+    let minutes = minutes_per_round * rounds as f64;
     if !options.has_limit() || rounds <= MIN_ROUNDS {
         return format!("{name:<12} {minutes:>4.1} minutes, {rounds} rounds");
     }
@@ -215,10 +222,10 @@ fn write_pages(options: &Options, results: &Results) -> Result<(), String> {
     }
     let docs = options.out.join("../docs");
     let page = docs.join("evaluation.md");
-    let io = |e: std::io::Error| format!("{}: {e}", page.display());
-    let text = std::fs::read_to_string(&page).map_err(io)?;
+    let failed = |e: std::io::Error| format!("{}: {e}", page.display());
+    let text = std::fs::read_to_string(&page).map_err(failed)?;
     let text = render::with_goals(&text, results)?;
-    std::fs::write(&page, text).map_err(io)?;
+    std::fs::write(&page, text).map_err(failed)?;
     draw_plots(&docs.join("evaluation"), results)
 }
 
@@ -250,38 +257,38 @@ mod tests {
         assert!(is_complete(&complete(), "abc"));
         assert!(!is_complete(&complete(), "abd"));
         let changes: [fn(&mut SectionResults); 4] = [
-            |found| found.is_whole = false,
-            |found| found.missing.push("go".into()),
-            |found| found.machine.clear(),
-            |found| found.disturbed = 2,
+            |saved| saved.is_whole = false,
+            |saved| saved.missing.push("go".into()),
+            |saved| saved.machine.clear(),
+            |saved| saved.disturbed = 2,
         ];
         for change in changes {
-            let mut found = complete();
-            change(&mut found);
-            assert!(!is_complete(&found, "abc"));
+            let mut saved = complete();
+            change(&mut saved);
+            assert!(!is_complete(&saved, "abc"));
         }
     }
 
     #[test]
     fn the_plan_names_the_expected_time() {
         let options = Options::for_tests(std::time::Duration::ZERO);
-        let line = |found, is_kept| plan(Section::Matrix, &options, found, is_kept);
+        let line = |saved, is_kept| plan(Section::Matrix, &options, saved, is_kept);
         assert_eq!(
             line(None, false),
             "matrix       18.0 minutes, 3 to 5 rounds"
         );
-        let found = SectionResults {
+        let saved = SectionResults {
             is_whole: true,
             rounds: 4,
             seconds: 240,
             ..SectionResults::default()
         };
         assert_eq!(
-            line(Some(&found), false),
+            line(Some(&saved), false),
             "matrix        5.0 minutes, 3 to 5 rounds"
         );
         assert_eq!(
-            line(Some(&found), true),
+            line(Some(&saved), true),
             "matrix       complete at this commit"
         );
     }

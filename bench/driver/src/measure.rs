@@ -12,9 +12,9 @@ use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// How a run is made, and which rows result from it.
+/// A way to make a run, and to turn its results into rows of a table.
 pub(crate) trait Drive {
-    /// Starts the server, drives it, ends it; `round`, from 0, is the seed of random loads.
+    /// Starts the server, drives it, and ends it. `round` counts from 0, and seeds random loads.
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String>;
 
     /// Returns the table rows of `measured`, for a server of this name.
@@ -35,7 +35,7 @@ pub(crate) struct Load {
     /// Number of loaded addresses, from the first.
     pub(crate) loaded: usize,
     /// Set if the server runs on CPU 0 and the client on CPU 1; otherwise both run on any CPU.
-    pub(crate) pinned: bool,
+    pub(crate) is_pinned: bool,
     pub(crate) time: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Load {
             rate: None,
             listen: vec!["127.0.0.1:0".into()],
             loaded: 1,
-            pinned: true,
+            is_pinned: true,
             time: options.time,
         }
     }
@@ -63,7 +63,7 @@ pub(crate) struct Measured {
 
 impl Drive for Load {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
-        let server = Server::start(program, &self.listen, self.pinned.then_some(0))?;
+        let server = Server::start(program, &self.listen, self.is_pinned.then_some(0))?;
         let groups = server.addresses.iter().take(self.loaded);
         let groups = groups.map(|&a| Group::new(a, self.connections, a.to_string()));
         let mut plan = Plan::new(groups.collect(), self.work.clone(), self.time);
@@ -73,21 +73,21 @@ impl Drive for Load {
         plan.warmup = Duration::from_millis(250).min(self.time / 2);
         // The server may starve a level, so the client waits long enough that this is not an error.
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
-        plan.pin = self.pinned.then_some(1);
+        plan.pin = self.is_pinned.then_some(1);
         plan.server_pids = server.pids();
-        observe(&server, self.pinned, None, || run(&plan))
+        observe(&server, self.is_pinned, None, || run(&plan))
     }
 }
 
 /// Drives a server and sums up the outcome; otherwise like [`watch`].
 pub(crate) fn observe(
     server: &Server,
-    pinned: bool,
+    is_pinned: bool,
     awake: Option<&Awake>,
     drive: impl FnOnce() -> io::Result<Outcome>,
 ) -> Result<Measured, String> {
     let drive = || drive().map_err(|e| e.to_string());
-    let (outcome, lost) = watch(server, pinned, awake, drive)?;
+    let (outcome, lost) = watch(server, is_pinned, awake, drive)?;
     Ok(summarize(&outcome, lost))
 }
 
@@ -98,39 +98,40 @@ pub(crate) fn observe(
 /// nor for other programs.
 pub(crate) fn watch<T>(
     server: &Server,
-    pinned: bool,
+    is_pinned: bool,
     awake: Option<&Awake>,
     drive: impl FnOnce() -> Result<T, String>,
 ) -> Result<(T, Lost), String> {
     let pids = server.pids();
-    let of_server = || {
-        let each = pids
+    let server_time = || {
+        let times = pids
             .iter()
             .map(|&pid| Ok(Reading::for_process(pid)?.total()));
-        each.sum::<io::Result<Duration>>()
+        times
+            .sum::<io::Result<Duration>>()
             .map_err(|e| e.to_string())
     };
-    let of_client = || {
-        let own = Reading::for_process(std::process::id()).map_err(|e| e.to_string())?;
-        Ok::<Duration, String>(own.total() + cpu_time_of_ended_children())
+    let client_time = || {
+        let own_time = Reading::for_process(std::process::id()).map_err(|e| e.to_string())?;
+        Ok::<Duration, String>(own_time.total() + cpu_time_of_ended_children())
     };
-    let used = || Ok::<_, String>([of_server()?, of_client()?]);
-    let spun = || awake.map(Awake::used).unwrap_or_default();
+    let cpu_times = || Ok::<_, String>([server_time()?, client_time()?]);
+    let spinner_time = || awake.map(Awake::used).unwrap_or_default();
     let monitor = LoadMonitor::start();
-    let before = used()?;
-    let spun_before = spun();
+    let before = cpu_times()?;
+    let spun_before = spinner_time();
     let outcome = drive()?;
-    let after = used()?;
-    let spun = spun().saturating_sub(spun_before);
+    let after = cpu_times()?;
+    let spinner_time = spinner_time().saturating_sub(spun_before);
     let Usage { time, busy, steal } = monitor.stop();
     let [server, client] = [0, 1].map(|i| after[i].saturating_sub(before[i]));
     // The spinner is a thread of this process, on the server's CPU.
-    let own = [server + spun, client.saturating_sub(spun)];
-    let own = own.map(|used| used.as_secs_f64() / time.as_secs_f64());
-    let foreign = if pinned {
-        (busy[0] - own[0]).max(busy[1] - own[1])
+    let own_shares = [server + spinner_time, client.saturating_sub(spinner_time)];
+    let own_shares = own_shares.map(|used| used.as_secs_f64() / time.as_secs_f64());
+    let foreign = if is_pinned {
+        (busy[0] - own_shares[0]).max(busy[1] - own_shares[1])
     } else {
-        (busy[0] + busy[1] - own[0] - own[1]) / 2.0
+        (busy[0] + busy[1] - own_shares[0] - own_shares[1]) / 2.0
     };
     let foreign = foreign.max(0.0);
     Ok((outcome, Lost { foreign, steal }))

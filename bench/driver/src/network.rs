@@ -15,13 +15,13 @@ use std::os::fd::AsRawFd;
 
 use crate::section::Section;
 
-/// The kernel's default.
+/// The kernel's default algorithm of congestion control.
 const CONGESTION_CONTROL: &str = "cubic";
 const CONGESTION_CONTROL_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Keeps the calling thread in a network namespace of its own until this value is dropped.
 struct Namespace {
-    outer: File,
+    outer_namespace: File,
 }
 
 impl Namespace {
@@ -30,11 +30,11 @@ impl Namespace {
     /// # Errors
     /// The calling thread lacks CAP_SYS_ADMIN, or the namespace cannot be set up.
     fn enter() -> io::Result<Self> {
-        let outer = File::open("/proc/thread-self/ns/net")?;
+        let outer_namespace = File::open("/proc/thread-self/ns/net")?;
         // SAFETY: `unshare` takes no pointers, and CLONE_NEWNET changes only the network namespace
         // of the calling thread, so no state of other threads changes.
         check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
-        let namespace = Self { outer };
+        let namespace = Self { outer_namespace };
         start_loopback()?;
         std::fs::write(CONGESTION_CONTROL_FILE, CONGESTION_CONTROL)?;
         Ok(namespace)
@@ -45,8 +45,9 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         // SAFETY: `setns` takes no pointers; the descriptor is open and refers to a network
         // namespace.
-        let left = check(unsafe { libc::setns(self.outer.as_raw_fd(), libc::CLONE_NEWNET) });
-        left.expect("cannot return to the machine's network namespace");
+        let outcome =
+            check(unsafe { libc::setns(self.outer_namespace.as_raw_fd(), libc::CLONE_NEWNET) });
+        outcome.expect("cannot return to the machine's network namespace");
     }
 }
 
@@ -98,15 +99,15 @@ mod tests {
     #[test]
     fn only_a_section_without_the_daemon_enters_its_own_network_and_leaves_it() {
         let link = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
-        let outer = link();
+        let outer_namespace = link();
         let ((inner, outcome), description) = with_network(Section::Plaintext, || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             (link(), TcpStream::connect(listener.local_addr().unwrap()))
         });
         assert!(outcome.is_ok(), "{outcome:?}");
-        assert_eq!(link(), outer);
+        assert_eq!(link(), outer_namespace);
         let is_own = description.ends_with("of its own");
-        assert_eq!(inner != outer, is_own, "{description}");
+        assert_eq!(inner != outer_namespace, is_own, "{description}");
         assert_eq!(
             description.contains(CONGESTION_CONTROL),
             is_own,

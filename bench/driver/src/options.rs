@@ -11,9 +11,9 @@ use crate::section::Section;
 /// Runs the benchmarks of Upshift beside its peers.
 ///
 /// A partial run replaces the results of its own sections and keeps those of the others; with
-/// --peers or --rows it also keeps what else was measured at the same commit. Needs two otherwise
-/// idle CPUs. Results that go to bench/ need a tree without uncommitted changes; with --quick or
-/// --out such changes are measured, too, and the results are marked.
+/// --peers or --rows it also keeps the other results of its sections from the same commit. Needs
+/// two otherwise idle CPUs. Results that go to bench/ need a tree without uncommitted changes; with
+/// --quick or --out such changes are measured, too, and the results are marked.
 #[derive(Parser)]
 #[command(name = "upshift-bench", max_term_width = 100)]
 struct Arguments {
@@ -79,7 +79,7 @@ enum Action {
 }
 
 /// Sections in which two commits can be compared.
-const COMPARED: [Section; 7] = [
+const COMPARABLE_SECTIONS: [Section; 7] = [
     Section::Plaintext,
     Section::Pipelined,
     Section::Matrix,
@@ -89,7 +89,8 @@ const COMPARED: [Section; 7] = [
     Section::Multi,
 ];
 /// Sections that are compared if none is named.
-const DEFAULT_COMPARED: [Section; 3] = [Section::Plaintext, Section::Micro, Section::Multi];
+const DEFAULT_COMPARED_SECTIONS: [Section; 3] =
+    [Section::Plaintext, Section::Micro, Section::Multi];
 
 pub(crate) enum Command {
     Run(Options),
@@ -150,6 +151,7 @@ impl Options {
         self.rounds.is_none()
     }
 
+    /// Whether disturbed runs are repeated.
     pub(crate) fn has_repeats(&self) -> bool {
         let is_over = self.deadline.is_some_and(|end| Instant::now() >= end);
         !self.quick && !is_over
@@ -228,12 +230,18 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
             return Err("--compare needs the command `run` or none".into());
         }
         if !is_named {
-            options.sections.retain(|s| DEFAULT_COMPARED.contains(s));
+            options
+                .sections
+                .retain(|s| DEFAULT_COMPARED_SECTIONS.contains(s));
         }
-        if let Some(other) = options.sections.iter().find(|s| !COMPARED.contains(s)) {
+        if let Some(section) = options
+            .sections
+            .iter()
+            .find(|s| !COMPARABLE_SECTIONS.contains(s))
+        {
             return Err(format!(
                 "--compare cannot measure the section `{}`",
-                other.name()
+                section.name()
             ));
         }
         return Ok(Command::Compare(options, commit));
@@ -248,8 +256,8 @@ fn options_of(arguments: Arguments) -> Result<Command, String> {
 }
 
 fn section(name: &str) -> Result<Section, String> {
-    let found = Section::ALL.into_iter().find(|s| s.name() == name.trim());
-    found.ok_or_else(|| {
+    let section = Section::ALL.into_iter().find(|s| s.name() == name.trim());
+    section.ok_or_else(|| {
         let names = Section::ALL.map(Section::name).join(", ");
         format!("the sections are {names}")
     })
@@ -260,7 +268,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds
         .filter(|seconds| (0.1..=600.0).contains(seconds))
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| "expected 0.1 to 600".into())
+        .ok_or_else(|| "expected a number of seconds from 0.1 to 600".into())
 }
 
 #[cfg(test)]
@@ -287,11 +295,11 @@ mod tests {
         let Ok(Command::Run(options)) = read("run --quick --rounds 2") else {
             panic!("not a measurement");
         };
-        let of = (
+        let limits = (
             options.rounds_of(Section::Papers),
             options.time_of(Section::Papers),
         );
-        assert_eq!(of, (2, Duration::from_millis(500)));
+        assert_eq!(limits, (2, Duration::from_millis(500)));
         assert!(!options.has_limit());
         assert!(options.out.ends_with("target/quick"));
         let Ok(Command::Compare(options, commit)) = read("--compare HEAD~1") else {
@@ -301,7 +309,7 @@ mod tests {
             (commit.as_str(), options.rounds_of(Section::Micro)),
             ("HEAD~1", 5)
         );
-        assert_eq!(options.sections, DEFAULT_COMPARED);
+        assert_eq!(options.sections, DEFAULT_COMPARED_SECTIONS);
     }
 
     #[test]

@@ -68,27 +68,27 @@ fn server_args(peer: &Peer, is_matrix: bool) -> Vec<&'static str> {
 #[derive(Default)]
 pub(crate) struct BuiltPrograms {
     files: HashMap<Source, PathBuf>,
-    wanted: Vec<String>,
+    selected_ids: Vec<String>,
     /// Reason why a program was not built, by its name.
     pub(crate) skipped: BTreeMap<&'static str, String>,
 }
 
 impl BuiltPrograms {
     /// Returns the selected programs of a list that were built.
-    pub(crate) fn of(&self, list: &[Peer]) -> Programs {
-        let peers = self.wanted(list);
+    pub(crate) fn programs(&self, list: &[Peer]) -> Programs {
+        let peers = self.selected(list);
         peers
-            .filter_map(|peer| self.named(peer, peer.args))
+            .filter_map(|peer| self.program(peer, peer.args))
             .collect()
     }
 
     /// Returns the built servers of a section that serve pages, or matrices if `is_matrix`.
     pub(crate) fn servers(&self, section: Section, is_matrix: bool) -> Programs {
-        self.wanted(SERVERS)
+        self.selected(SERVERS)
             .filter(|peer| {
                 is_part(section, peer) && !(is_matrix && WITHOUT_MATRIX.contains(&peer.id))
             })
-            .filter_map(|peer| self.named(peer, &server_args(peer, is_matrix)))
+            .filter_map(|peer| self.program(peer, &server_args(peer, is_matrix)))
             .collect()
     }
 
@@ -99,28 +99,30 @@ impl BuiltPrograms {
         peers
             .filter(|(_, peer)| is_part(section, peer))
             .filter(|(list, peer)| {
-                let is_wanted = self.wanted(list).any(|wanted| wanted.id == peer.id);
-                !is_wanted || !self.files.contains_key(&peer.source)
+                let is_selected = self.selected(list).any(|selected| selected.id == peer.id);
+                !is_selected || !self.files.contains_key(&peer.source)
             })
             .map(|(_, peer)| peer.id.to_owned())
             .collect()
     }
 
-    /// Returns the command `upshift` with the caller's arguments.
+    /// Returns the command `upshift` with these arguments, if it was built.
     pub(crate) fn upshift(&self, args: &[&str]) -> Option<Program> {
         Some(Program::new(self.files.get(&CLI)?.clone(), args))
     }
 
     /// Returns the selected peers of a list. `--peers` names runtimes, so it does not filter lists
     /// of web servers, which are not named after their runtime.
-    fn wanted<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
-        let is_whole = self.wanted.is_empty() || list.iter().any(|peer| peer.id == AXUM_TOKIO);
-        let is_named = |id: &str| self.wanted.iter().any(|name| name == id);
+    fn selected<'a>(&'a self, list: &'a [Peer]) -> impl Iterator<Item = &'a Peer> {
+        let is_whole =
+            self.selected_ids.is_empty() || list.iter().any(|peer| peer.id == AXUM_TOKIO);
+        let is_named = |id: &str| self.selected_ids.iter().any(|name| name == id);
         list.iter()
             .filter(move |peer| is_whole || is_named(peer.id))
     }
 
-    fn named(&self, peer: &Peer, args: &[&str]) -> Option<(String, Program)> {
+    /// Returns the name and the program of a peer that was built.
+    fn program(&self, peer: &Peer, args: &[&str]) -> Option<(String, Program)> {
         let file = self.files.get(&peer.source)?.clone();
         Some((peer.id.to_owned(), Program::new(file, args)))
     }
@@ -161,7 +163,7 @@ fn needs_upshift(section: Section) -> bool {
 
 pub(crate) fn build(options: &Options) -> BuiltPrograms {
     let mut built = BuiltPrograms {
-        wanted: options.peers.clone(),
+        selected_ids: options.peers.clone(),
         ..BuiltPrograms::default()
     };
     let mut sources: Vec<(&'static str, Source)> = Vec::new();
@@ -170,13 +172,13 @@ pub(crate) fn build(options: &Options) -> BuiltPrograms {
             sources.push((UPSHIFT, CLI));
         }
         for list in lists(section) {
-            let peers = built.wanted(list).filter(|peer| is_part(section, peer));
+            let peers = built.selected(list).filter(|peer| is_part(section, peer));
             sources.extend(peers.map(|peer| (peer.id, peer.source)));
         }
     }
-    let mut tried: HashMap<Source, Result<PathBuf, String>> = HashMap::new();
+    let mut outcomes: HashMap<Source, Result<PathBuf, String>> = HashMap::new();
     for (id, source) in sources {
-        let outcome = tried.entry(source).or_insert_with(|| {
+        let outcome = outcomes.entry(source).or_insert_with(|| {
             eprintln!("building {id}");
             build::build(source).inspect_err(|error| eprintln!("  not built: {error}"))
         });
@@ -204,7 +206,7 @@ mod tests {
         let all = SERVERS.iter().map(|peer| (peer.source, PathBuf::new()));
         built.files = all.collect();
         assert!(built.missing(Section::Plaintext).is_empty());
-        built.wanted = vec![UPSHIFT.to_owned(), TOKIO.to_owned()];
+        built.selected_ids = vec![UPSHIFT.to_owned(), TOKIO.to_owned()];
         assert_eq!(built.missing(Section::Single), [THREADS]);
         assert!(
             built

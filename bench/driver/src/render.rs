@@ -28,8 +28,8 @@ pub(crate) fn page(results: &Results) -> String {
         );
     }
     for section in Section::ALL {
-        if let Some(found) = results.sections.get(section.name()) {
-            page += &section_page(section, found);
+        if let Some(section_results) = results.sections.get(section.name()) {
+            page += &section_page(section, section_results);
         }
     }
     page
@@ -70,19 +70,19 @@ fn goals(results: &Results) -> String {
     )
 }
 
-fn section_page(section: Section, found: &SectionResults) -> String {
-    let mark = if found.commit.ends_with(machine::DIRTY) {
+fn section_page(section: Section, section_results: &SectionResults) -> String {
+    let mark = if section_results.commit.ends_with(machine::DIRTY) {
         " **(measured with uncommitted changes: these figures cannot be reproduced)**"
     } else {
         ""
     };
     let mut flaws = Vec::new();
-    if found.is_disturbed() {
-        let (disturbed, runs) = found.disturbed_runs();
+    if section_results.is_disturbed() {
+        let (disturbed, runs) = section_results.disturbed_runs();
         flaws.push(format!("disturbed: {disturbed} of {runs} runs"));
     }
-    if !found.missing.is_empty() {
-        flaws.push(format!("without {}", found.missing.join(", ")));
+    if !section_results.missing.is_empty() {
+        flaws.push(format!("without {}", section_results.missing.join(", ")));
     }
     let flaws = if flaws.is_empty() {
         String::new()
@@ -92,13 +92,13 @@ fn section_page(section: Section, found: &SectionResults) -> String {
     format!(
         "## {}{flaws}\n\nCommit {}{mark}; {}; {}\n\nVersions: {}\n\n{}{}{}",
         section.title(),
-        found.commit,
-        found.when,
-        found.machine.join("; "),
-        found.versions.join("; "),
-        sections::tables(section, found),
-        list("Commands", &found.commands),
-        list("Left out or disturbed", &found.notes)
+        section_results.commit,
+        section_results.when,
+        section_results.machine.join("; "),
+        section_results.versions.join("; "),
+        sections::tables(section, section_results),
+        list("Commands", &section_results.commands),
+        list("Left out or disturbed", &section_results.notes)
     )
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     fn measured(disturbed: usize, missing: &[&str]) -> Results {
-        let found = SectionResults {
+        let section_results = SectionResults {
             commit: "abc".into(),
             runs: 10,
             disturbed,
@@ -124,7 +124,7 @@ mod tests {
             ..SectionResults::default()
         };
         Results {
-            sections: [("multi".to_owned(), found)].into(),
+            sections: [("multi".to_owned(), section_results)].into(),
         }
     }
 

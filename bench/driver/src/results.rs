@@ -23,7 +23,7 @@ pub(crate) struct SectionResults {
     pub(crate) commit: String,
     /// Date and time of the end, UTC.
     pub(crate) when: String,
-    /// Kernel, processor, compilers.
+    /// Kernel, processor, memory, compiler, and the network of the section.
     pub(crate) machine: Vec<String>,
     /// Versions of the measured programs.
     pub(crate) versions: Vec<String>,
@@ -55,15 +55,15 @@ pub(crate) struct SectionResults {
 }
 
 /// Share of disturbed runs above which a section counts as disturbed.
-const MOST_DISTURBED: f64 = 0.1;
+const MAX_DISTURBED_SHARE: f64 = 0.1;
 /// Smallest share of a CPU whose use by other programs disturbs a run.
-const FOREIGN: f64 = 0.10;
+const MIN_FOREIGN_SHARE: f64 = 0.10;
 /// Share of a CPU above which the hypervisor disturbs a run.
-const STEAL: f64 = 0.01;
+const MAX_STEAL_SHARE: f64 = 0.01;
 /// Largest lateness of an open-loop client (99 %) that never disturbs a run, in µs.
-pub(crate) const LATE_US: f64 = 100.0;
+pub(crate) const MAX_LATENESS_US: f64 = 100.0;
 /// Largest permitted lateness of an open-loop client (99 %), as a share of the run's 99 % latency.
-const LATE_SHARE: f64 = 0.1;
+const MAX_LATENESS_SHARE: f64 = 0.1;
 
 /// All runs of one server under one load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -124,7 +124,8 @@ pub(crate) struct Run {
     /// CPU time of the client per second, in CPUs.
     #[serde(serialize_with = "short")]
     pub(crate) client_busy: f64,
-    /// CPU time of other programs on the two CPUs, in CPUs, the larger of the two.
+    /// CPU time of other programs per second, in CPUs: the larger of the values of the two CPUs, or
+    /// their mean if the run is not pinned.
     #[serde(serialize_with = "short")]
     pub(crate) foreign: f64,
     /// Share of time that the hypervisor took from one of the two CPUs, the larger of the two.
@@ -155,12 +156,13 @@ impl Run {
 
     /// Returns the reason why the run is disturbed, if it is.
     ///
-    /// Without a client of the driver (in `files`, and under `ab`), the CPU time of others is not
-    /// judged. In `files` most of it is that of kernel threads that work for the measured program.
+    /// Without a client of the driver (in `files`, and under `ab`), the CPU time of other programs
+    /// is not judged. In `files`, most of this time is that of kernel threads that work for the
+    /// measured program.
     pub(crate) fn disturbance(&self) -> Option<String> {
-        let late = self.send_lag;
-        if late > LATE_US.max(LATE_SHARE * self.p99) {
-            return Some(format!("the client was late by {late:.0} µs (99 %)"));
+        let lateness = self.send_lag;
+        if lateness > MAX_LATENESS_US.max(MAX_LATENESS_SHARE * self.p99) {
+            return Some(format!("the client was late by {lateness:.0} µs (99 %)"));
         }
         let foreign = if self.client_busy > 0.0 {
             self.foreign
@@ -209,9 +211,9 @@ impl Run {
 
 /// Returns the disturbance by other programs and by the hypervisor, given their shares of a CPU.
 pub(crate) fn disturbance_by_others(foreign: f64, steal: f64) -> Option<String> {
-    if steal > STEAL {
+    if steal > MAX_STEAL_SHARE {
         Some(format!("the hypervisor took {:.1} %", 100.0 * steal))
-    } else if foreign >= FOREIGN {
+    } else if foreign >= MIN_FOREIGN_SHARE {
         Some(format!("others used {:.0} % of a CPU", 100.0 * foreign))
     } else {
         None
@@ -235,31 +237,34 @@ pub(crate) struct Figure {
 
 impl Cell {
     /// Returns the spread of a quantity over the runs; `None` without runs.
-    pub(crate) fn spread(&self, of: impl Fn(&Run) -> f64) -> Option<Spread> {
-        Spread::of(self.runs.iter().map(of))
+    pub(crate) fn spread(&self, quantity: impl Fn(&Run) -> f64) -> Option<Spread> {
+        Spread::of(self.runs.iter().map(quantity))
     }
 
     /// Returns the mean of a quantity. The mean suits the split of CPU time into user and kernel
     /// time, because the kernel samples that split: a single run has too few samples, but all runs
     /// together have enough.
-    pub(crate) fn mean(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
+    pub(crate) fn mean(&self, quantity: impl Fn(&Run) -> f64) -> Option<f64> {
         let count = self.runs.len() as f64;
-        (count > 0.0).then(|| self.runs.iter().map(of).sum::<f64>() / count)
+        (count > 0.0).then(|| self.runs.iter().map(quantity).sum::<f64>() / count)
     }
 
-    pub(crate) fn median(&self, of: impl Fn(&Run) -> f64) -> Option<f64> {
-        Some(self.spread(of)?.median)
+    pub(crate) fn median(&self, quantity: impl Fn(&Run) -> f64) -> Option<f64> {
+        Some(self.spread(quantity)?.median)
     }
 
-    /// Returns the values of a quantity in the undisturbed runs, by round; `None` if these are less
-    /// than half of the runs.
-    pub(crate) fn values(&self, of: impl Fn(&Run) -> f64) -> Option<Values> {
+    /// Returns the values of a quantity in the undisturbed runs, by round; `None` if these are
+    /// fewer than half of the runs.
+    pub(crate) fn values(&self, quantity: impl Fn(&Run) -> f64) -> Option<Values> {
         let mut runs: Vec<&Run> = self.runs.iter().collect();
         runs.retain(|run| run.disturbance().is_none());
         if 2 * runs.len() < self.runs.len() {
             return None;
         }
-        Values::new(&self.peer, runs.iter().map(|run| (run.round, of(run))))
+        Values::new(
+            &self.peer,
+            runs.iter().map(|run| (run.round, quantity(run))),
+        )
     }
 }
 
@@ -269,8 +274,13 @@ impl SectionResults {
         self.cells.iter().find(|c| c.case == case && c.peer == peer)
     }
 
-    pub(crate) fn median(&self, case: &str, peer: &str, of: impl Fn(&Run) -> f64) -> Option<f64> {
-        self.cell(case, peer)?.median(of)
+    pub(crate) fn median(
+        &self,
+        case: &str,
+        peer: &str,
+        quantity: impl Fn(&Run) -> f64,
+    ) -> Option<f64> {
+        self.cell(case, peer)?.median(quantity)
     }
 
     /// Returns the [values](Cell::values) of a quantity in a cell.
@@ -278,9 +288,9 @@ impl SectionResults {
         &self,
         case: &str,
         peer: &str,
-        of: impl Fn(&Run) -> f64,
+        quantity: impl Fn(&Run) -> f64,
     ) -> Option<Values> {
-        self.cell(case, peer)?.values(of)
+        self.cell(case, peer)?.values(quantity)
     }
 
     /// Returns the values of a runtime's figure, by round.
@@ -307,7 +317,7 @@ impl SectionResults {
     /// Whether so many runs were disturbed that the title of the section says so.
     pub(crate) fn is_disturbed(&self) -> bool {
         let (disturbed, runs) = self.disturbed_runs();
-        disturbed as f64 > MOST_DISTURBED * runs as f64
+        disturbed as f64 > MAX_DISTURBED_SHARE * runs as f64
     }
 
     /// Compares a quantity in two cells of one load. Returns the ratio, from the rounds that both
@@ -317,9 +327,12 @@ impl SectionResults {
         case: &str,
         own: &str,
         base: &str,
-        of: impl Fn(&Run) -> f64,
+        quantity: impl Fn(&Run) -> f64,
     ) -> Option<Ratio> {
-        let (own, base) = (self.values(case, own, &of)?, self.values(case, base, &of)?);
+        let (own, base) = (
+            self.values(case, own, &quantity)?,
+            self.values(case, base, &quantity)?,
+        );
         Ratio::of(&base.pairs(&own))
     }
 
@@ -333,15 +346,16 @@ impl SectionResults {
         cells.filter(move |cell| cell.case == case && wanted(&cell.peer))
     }
 
-    /// Returns the wanted server with the smallest median of a quantity under a load.
+    /// Returns the wanted server with the smallest median of a quantity under a load, and this
+    /// median.
     pub(crate) fn lowest_median(
         &self,
         case: &str,
         wanted: impl Fn(&str) -> bool,
-        of: impl Fn(&Run) -> f64,
+        quantity: impl Fn(&Run) -> f64,
     ) -> Option<(&str, f64)> {
         let cells = self.cells_of_case(case, wanted);
-        let medians = cells.filter_map(|cell| Some((cell.peer.as_str(), cell.median(&of)?)));
+        let medians = cells.filter_map(|cell| Some((cell.peer.as_str(), cell.median(&quantity)?)));
         medians.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
@@ -351,9 +365,9 @@ impl SectionResults {
     }
 
     pub(crate) fn add_figure(&mut self, figure: Figure) {
-        let mut known = self.figures.iter_mut();
-        let same = |it: &&mut Figure| (&it.bench, &it.peer) == (&figure.bench, &figure.peer);
-        let Some(own) = known.find(same) else {
+        let mut existing = self.figures.iter_mut();
+        let is_same = |it: &&mut Figure| (&it.bench, &it.peer) == (&figure.bench, &figure.peer);
+        let Some(own) = existing.find(is_same) else {
             let rounds = vec![figure.ns];
             self.figures.push(Figure { rounds, ..figure });
             return;
@@ -365,8 +379,11 @@ impl SectionResults {
     }
 
     pub(crate) fn record(&mut self, case: &str, peer: &str, run: Run) {
-        let known = self.cells.iter_mut();
-        match known.into_iter().find(|c| c.case == case && c.peer == peer) {
+        let existing = self.cells.iter_mut();
+        match existing
+            .into_iter()
+            .find(|c| c.case == case && c.peer == peer)
+        {
             Some(cell) => cell.runs.push(run),
             None => self.cells.push(Cell {
                 case: case.to_owned(),

@@ -12,7 +12,9 @@ use crate::options::Options;
 use crate::peers::{Program, Programs};
 use crate::results::{Run, SectionResults};
 
+/// Largest number of repeats of a disturbed run.
 const REPEATS: usize = 2;
+/// Pause before a repeat.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A server under a load.
@@ -49,12 +51,12 @@ pub(crate) fn run<D: Drive>(
     for i in 0..entries.len() {
         let entry = &entries[(i + round) % entries.len()];
         let name = format!("{case}, {}", entry.name);
-        let taken = repeat_while_disturbed(section, options, &name, || {
-            let measured = measured(case, entry, round)?;
+        let outcome = repeat_while_disturbed(section, options, &name, || {
+            let measured = measure_and_print(case, entry, round)?;
             let why = measured.all.disturbance();
             Ok((measured, why))
         });
-        match taken {
+        match outcome {
             Ok(measured) => {
                 for (row, run) in entry.load.rows(&entry.name, measured) {
                     section.record(case, &row, Run { round, ..run });
@@ -74,30 +76,34 @@ pub(crate) fn repeat_while_disturbed<T>(
     mut take: impl FnMut() -> Result<(T, Option<String>), String>,
 ) -> Result<T, String> {
     let round = options.round + 1;
-    let mut left = REPEATS;
+    let mut repeats_left = REPEATS;
     loop {
-        let (taken, disturbance) = take()?;
+        let (value, disturbance) = take()?;
         let Some(why) = disturbance else {
             section.runs += 1;
-            return Ok(taken);
+            return Ok(value);
         };
-        if left == 0 || !options.has_repeats() {
+        if repeats_left == 0 || !options.has_repeats() {
             section.runs += 1;
             section.disturbed += 1;
             section.note(format!(
                 "round {round}: {name}: {why}: counts although disturbed"
             ));
-            return Ok(taken);
+            return Ok(value);
         }
         eprintln!("  round {round}: {name}: {why}: repeated");
         section.repeated += 1;
-        left -= 1;
+        repeats_left -= 1;
         std::thread::sleep(PAUSE);
     }
 }
 
 /// Measures one run, and prints the result.
-fn measured<D: Drive>(case: &str, entry: &Entry<'_, D>, round: usize) -> Result<Measured, String> {
+fn measure_and_print<D: Drive>(
+    case: &str,
+    entry: &Entry<'_, D>,
+    round: usize,
+) -> Result<Measured, String> {
     let measured = entry.load.measure(entry.program, round)?;
     let all = &measured.all;
     eprintln!(
@@ -120,22 +126,26 @@ fn measured<D: Drive>(case: &str, entry: &Entry<'_, D>, round: usize) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::LATE_US;
+    use crate::results::MAX_LATENESS_US;
     use std::cell::Cell;
 
-    /// A server whose client is late in its first runs.
-    struct Late {
-        late: usize,
+    /// A load whose client is late in the first `late_runs` runs.
+    struct LateClient {
+        late_runs: usize,
         runs: Cell<usize>,
     }
 
-    impl Drive for Late {
+    impl Drive for LateClient {
         fn measure(&self, _: &Program, round: usize) -> Result<Measured, String> {
             let run = self.runs.get();
             self.runs.set(run + 1);
             let all = Run {
                 p50: round as f64,
-                send_lag: if run < self.late { 2.0 * LATE_US } else { 0.0 },
+                send_lag: if run < self.late_runs {
+                    2.0 * MAX_LATENESS_US
+                } else {
+                    0.0
+                },
                 ..Run::default()
             };
             Ok(Measured {
@@ -145,17 +155,17 @@ mod tests {
         }
     }
 
-    fn two_rounds(late: usize, change: impl Fn(&mut Options)) -> (SectionResults, [usize; 2]) {
+    fn two_rounds(late_runs: usize, change: impl Fn(&mut Options)) -> (SectionResults, [usize; 2]) {
         let program = Program::new("".into(), &[]);
-        let entry = |(name, late): (&str, usize)| Entry {
+        let entry = |(name, late_runs): (&str, usize)| Entry {
             name: name.to_owned(),
             program: &program,
-            load: Late {
-                late,
+            load: LateClient {
+                late_runs,
                 runs: Cell::new(0),
             },
         };
-        let entries = [("quiet", 0), ("late", late)].map(entry);
+        let entries = [("quiet", 0), ("late", late_runs)].map(entry);
         let mut section = SectionResults::default();
         let mut options = Options::for_tests(Duration::from_secs(1));
         change(&mut options);

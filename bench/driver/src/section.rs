@@ -36,7 +36,7 @@ pub(crate) enum Section {
     /// Servers in C++, beside the runtime in Rust and other C++ libraries.
     Cpp,
     Micro,
-    /// How long ready tasks wait while their worker computes and another worker is idle.
+    /// Waits of ready tasks while their worker computes and another worker is idle.
     Conserve,
     /// Microbenchmarks on two workers.
     Multi,

@@ -54,8 +54,8 @@ impl Server {
         };
         let deadline = Instant::now() + START_TIMEOUT;
         while server.addresses.len() < listen.len() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let line = server.child.line(left).map_err(|_| {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            let line = server.child.line(remaining).map_err(|_| {
                 format!("{} did not say `listening on ADDR`", program.file.display())
             })?;
             server.addresses.extend(listening_address(&line));
@@ -66,7 +66,7 @@ impl Server {
     /// Starts a proxy on `cpu` in front of other servers.
     ///
     /// The program prints nothing; it is ready when it accepts connections at `address`.
-    pub(crate) fn proxy(
+    pub(crate) fn start_proxy(
         program: &Program,
         address: SocketAddr,
         backends: Vec<Server>,

@@ -1,11 +1,12 @@
 //! Measures how long a ready task waits while one of two workers computes and the other is idle.
 //!
 //! In each iteration one task, the *neighbour*, makes the *other* task wait on the neighbour's
-//! worker. It spawns the other task and sleeps, so that both workers park. It repeats this, at most
-//! 20 times, until both tasks were last polled by the same thread. The neighbour then makes the
-//! other task ready and computes for [`COMPUTE`] without yielding. The measured time lasts from the
-//! spawn, wake, deadline or write until the other task runs. Each iteration has a new neighbour, so
-//! that a runtime cannot have learnt how long the neighbour's polls are.
+//! worker. The neighbour spawns the other task and sleeps, so that both workers park. It repeats
+//! these two steps, at most 20 times, until both tasks were last polled by the same thread. The
+//! neighbour then makes the other task ready and computes for [`COMPUTE`] without yielding. The
+//! measured time lasts from the spawn, wake, deadline or write until the other task runs. Each
+//! iteration has a new neighbour, so that a runtime cannot have learnt how long the neighbour's
+//! polls are.
 //!
 //! Prints a line for each kind, with all samples in ns:
 //! `{"bench":"spawn","peer":"smol","samples":[4100,…]}`.
@@ -74,15 +75,15 @@ pub async fn conserve<H: Conserve>(peer: &str) {
     for (kind, name) in KINDS {
         let mut samples = Vec::with_capacity(ITERATIONS + 1);
         for _ in 0..=ITERATIONS {
-            let (waited, over) = (Arc::new(Mutex::default()), Arc::new(TokenSlot::default()));
-            let (told, done) = (waited.clone(), over.clone());
+            let (wait, end) = (Arc::new(Mutex::default()), Arc::new(TokenSlot::default()));
+            let (wait_of_task, end_of_task) = (wait.clone(), end.clone());
             H::spawn(async move {
-                let waited = neighbour::<H>(kind).await;
-                *told.lock().expect("no panic while locked") = waited.as_nanos();
-                done.put();
+                let wait = neighbour::<H>(kind).await;
+                *wait_of_task.lock().expect("no panic while locked") = wait.as_nanos();
+                end_of_task.put();
             });
-            over.take().await;
-            samples.push(*waited.lock().expect("no panic while locked"));
+            end.take().await;
+            samples.push(*wait.lock().expect("no panic while locked"));
         }
         print_samples(name, peer, &samples[1..]);
     }
@@ -98,20 +99,20 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
     H::sleep(SETTLE).await;
     let other = if kind == Kind::Spawn {
         let other = Arc::new(Other::default());
-        other.is_ready(Instant::now());
+        other.set_ready(Instant::now());
         let child = other.clone();
-        H::spawn_other(async move { child.runs() });
+        H::spawn_other(async move { child.set_ran() });
         other
     } else {
         let (other, release) = side_by_side::<H>(kind).await;
         release.release();
         other
     };
-    let began = Instant::now();
-    while began.elapsed() < COMPUTE {
+    let start_time = Instant::now();
+    while start_time.elapsed() < COMPUTE {
         std::hint::spin_loop();
     }
-    other.over.take().await;
+    other.end.take().await;
     let times = other.times.lock().expect("no panic while locked");
     match *times {
         Times {
@@ -123,35 +124,42 @@ async fn neighbour<H: Conserve>(kind: Kind) -> Duration {
     }
 }
 
+/// State of the other task, shared with the neighbour.
 #[derive(Default)]
 struct Other {
     times: Mutex<Times>,
     /// Token that the task waits for if it is woken.
     token: TokenSlot,
-    over: TokenSlot,
+    /// Token that the task puts when it ends.
+    end: TokenSlot,
 }
 
 #[derive(Default)]
 struct Times {
     /// Thread of the poll in which the task began to wait.
     waits_on: Option<ThreadId>,
+    /// Time from which the task is ready.
     ready: Option<Instant>,
+    /// Time at which the ready task runs.
     ran: Option<Instant>,
 }
 
 impl Other {
-    fn waits_here(&self) {
+    /// Records that the task waits on the calling thread.
+    fn set_waiting_here(&self) {
         self.times.lock().expect("no panic while locked").waits_on = Some(thread::current().id());
     }
 
-    fn is_ready(&self, since: Instant) {
-        self.times.lock().expect("no panic while locked").ready = Some(since);
+    /// Records the time from which the task is ready.
+    fn set_ready(&self, time: Instant) {
+        self.times.lock().expect("no panic while locked").ready = Some(time);
     }
 
-    fn runs(&self) {
+    /// Records that the task runs now, and ends it.
+    fn set_ran(&self) {
         let now = Instant::now();
         self.times.lock().expect("no panic while locked").ran = Some(now);
-        self.over.put();
+        self.end.put();
     }
 }
 
@@ -170,7 +178,7 @@ impl Release {
         match self {
             Release::Fill(others) => {
                 for other in others {
-                    other.is_ready(Instant::now());
+                    other.set_ready(Instant::now());
                     other.token.put();
                 }
             }
@@ -178,7 +186,7 @@ impl Release {
             Release::Write(other, mut socket) => {
                 thread::spawn(move || {
                     thread::sleep(WRITE);
-                    other.is_ready(Instant::now());
+                    other.set_ready(Instant::now());
                     let _ = socket.write_all(b"!");
                     // The socket stays open until the byte has been read.
                     thread::sleep(2 * COMPUTE);
@@ -221,19 +229,19 @@ fn start<H: Conserve>(kind: Kind, other: &Arc<Other>) -> Release {
         }
         Kind::Timer => {
             H::spawn_other(async move {
-                waiting.waits_here();
-                waiting.is_ready(Instant::now() + TIMER);
+                waiting.set_waiting_here();
+                waiting.set_ready(Instant::now() + TIMER);
                 H::sleep(TIMER).await;
-                waiting.runs();
+                waiting.set_ran();
             });
             Release::Due
         }
         Kind::Data => {
             let (outside, inside) = UnixStream::pair().expect("a pair of sockets");
             H::spawn_other(async move {
-                waiting.waits_here();
+                waiting.set_waiting_here();
                 H::read(inside).await;
-                waiting.runs();
+                waiting.set_ran();
             });
             Release::Write(other.clone(), outside)
         }
@@ -241,7 +249,7 @@ fn start<H: Conserve>(kind: Kind, other: &Arc<Other>) -> Release {
 }
 
 async fn token(other: Arc<Other>) {
-    other.waits_here();
+    other.set_waiting_here();
     other.token.take().await;
-    other.runs();
+    other.set_ran();
 }

@@ -91,10 +91,10 @@ pub async fn one_thread<H: Host>(peer: &str) {
         }
     }
 
-    for (name, tasks, turns) in [("yield-2", 2, 200_000), ("yield-1000", 1000, 500)] {
-        let mut samples = Samples::new(peer, name, tasks * turns);
+    for (name, tasks, yields) in [("yield-2", 2, 200_000), ("yield-1000", 1000, 500)] {
+        let mut samples = Samples::new(peer, name, tasks * yields);
         while samples.next() {
-            handles.extend((0..tasks).map(|_| H::spawn(yield_times(turns))));
+            handles.extend((0..tasks).map(|_| H::spawn(yield_times(yields))));
             for handle in handles.drain(..) {
                 H::join(handle).await;
             }
@@ -126,7 +126,7 @@ pub async fn one_thread<H: Host>(peer: &str) {
         }
     }
 
-    let before = resident_bytes();
+    let bytes_before = resident_bytes();
     for _ in 0..IDLE / BATCH {
         for _ in 0..BATCH {
             H::detach(H::spawn(Idle::default()));
@@ -138,8 +138,8 @@ pub async fn one_thread<H: Host>(peer: &str) {
     while POLLED.load(Ordering::Relaxed) < IDLE {
         H::join(H::spawn(async {})).await;
     }
-    let each = (resident_bytes().saturating_sub(before)) as f64 / IDLE as f64;
-    print_figure("bytes-per-task", peer, &mut [each]);
+    let bytes_per_task = (resident_bytes().saturating_sub(bytes_before)) as f64 / IDLE as f64;
+    print_figure("bytes-per-task", peer, &mut [bytes_per_task]);
 }
 
 /// Measures how long it takes to wake a parked runtime from another thread, per hop: a token goes
@@ -188,7 +188,7 @@ pub struct Samples<'a> {
     peer: &'a str,
     name: &'a str,
     operations: usize,
-    started: Option<Instant>,
+    sample_start: Option<Instant>,
     values: Vec<f64>,
 }
 
@@ -199,7 +199,7 @@ impl<'a> Samples<'a> {
             peer,
             name,
             operations,
-            started: None,
+            sample_start: None,
             values: Vec::with_capacity(SAMPLES + 1),
         }
     }
@@ -211,15 +211,15 @@ impl<'a> Samples<'a> {
         reason = "not an iterator: it measures the time between two calls"
     )]
     pub fn next(&mut self) -> bool {
-        if let Some(started) = self.started {
+        if let Some(sample_start) = self.sample_start {
             self.values
-                .push(started.elapsed().as_nanos() as f64 / self.operations as f64);
+                .push(sample_start.elapsed().as_nanos() as f64 / self.operations as f64);
         }
         if self.values.len() > SAMPLES {
             print_figure(self.name, self.peer, &mut self.values[1..]);
             return false;
         }
-        self.started = Some(Instant::now());
+        self.sample_start = Some(Instant::now());
         true
     }
 }
@@ -252,9 +252,9 @@ pub fn resident_bytes() -> usize {
     (resident - files) * 4096
 }
 
-/// Yields `turns` times; each yield wakes the task first.
-pub async fn yield_times(turns: usize) {
-    for _ in 0..turns {
+/// Yields `yields` times; each yield wakes the task first.
+pub async fn yield_times(yields: usize) {
+    for _ in 0..yields {
         Yield::default().await;
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::micro::{SAMPLES, Yield, print_figure};
 
+/// Number of spawned tasks in each workload that spawns independent tasks.
 const SPAWNS: usize = 10_000;
 /// Number of busy tasks: two for each worker. A busy task repeatedly computes for [`BUSY_POLL`] and
 /// yields.
@@ -65,7 +66,7 @@ pub trait Multi: Sized + 'static {
 
 /// Measures all workloads. Must run on a thread that is not a worker.
 pub fn multi<H: Multi>(peer: &str, host: &H) {
-    let take = |name: &str, runs: usize, operations: usize, run: fn(&H) -> Duration| {
+    let measure = |name: &str, runs: usize, operations: usize, run: fn(&H) -> Duration| {
         let mut samples = Vec::with_capacity(SAMPLES);
         for sample in 0..=SAMPLES {
             let time: Duration = (0..runs).map(|_| run(host)).sum();
@@ -75,13 +76,13 @@ pub fn multi<H: Multi>(peer: &str, host: &H) {
         }
         print_figure(name, peer, &mut samples);
     };
-    take("spawn local", 5, SPAWNS, spawn_local);
-    take("spawn remote, idle", 5, SPAWNS, spawn_remote);
-    take("spawn remote, busy", 2, SPAWNS, spawn_remote_busy);
-    take("yield", 1, YIELDS.0 * YIELDS.1, yield_many);
-    take("ping-pong", 10, PINGS, ping_pong);
-    take("chained spawn", 20, CHAIN, chained_spawn);
-    take("mpsc, 10 senders", 3, SENDERS.0 * SENDERS.1, ten_senders);
+    measure("spawn local", 5, SPAWNS, spawn_local);
+    measure("spawn remote, idle", 5, SPAWNS, spawn_remote);
+    measure("spawn remote, busy", 2, SPAWNS, spawn_remote_busy);
+    measure("yield", 1, YIELDS.0 * YIELDS.1, yield_many);
+    measure("ping-pong", 10, PINGS, ping_pong);
+    measure("chained spawn", 20, CHAIN, chained_spawn);
+    measure("mpsc, 10 senders", 3, SENDERS.0 * SENDERS.1, ten_senders);
 }
 
 /// Counts tasks down; the last one reports its end.
@@ -89,12 +90,13 @@ pub fn multi<H: Multi>(peer: &str, host: &H) {
 struct End(Arc<(AtomicUsize, mpsc::Sender<Instant>)>);
 
 impl End {
-    fn of(tasks: usize) -> (End, mpsc::Receiver<Instant>) {
-        let (tell, told) = mpsc::channel();
-        (End(Arc::new((AtomicUsize::new(tasks), tell))), told)
+    /// Creates a counter of `tasks` tasks, and the receiver of the time at which the last one ends.
+    fn new(tasks: usize) -> (End, mpsc::Receiver<Instant>) {
+        let (sender, receiver) = mpsc::channel();
+        (End(Arc::new((AtomicUsize::new(tasks), sender))), receiver)
     }
 
-    fn one(&self) {
+    fn task_ended(&self) {
         if self.0.0.fetch_sub(1, Ordering::AcqRel) == 1 {
             let _ = self.0.1.send(Instant::now());
         }
@@ -107,22 +109,24 @@ fn run_inside<H: Multi, F>(host: &H, tasks: usize, work: impl FnOnce(End) -> F) 
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (end, over) = End::of(tasks);
-    let (tell, began) = mpsc::channel();
+    let (end, end_receiver) = End::new(tasks);
+    let (sender, start_receiver) = mpsc::channel();
     let work = work(end);
     host.spawn_remotely(async move {
-        let _ = tell.send(Instant::now());
+        let _ = sender.send(Instant::now());
         work.await;
     });
-    let began = began.recv().expect("the first task reports its start");
-    over.recv().expect("the last task reports its end") - began
+    let start_time = start_receiver
+        .recv()
+        .expect("the first task reports its start");
+    end_receiver.recv().expect("the last task reports its end") - start_time
 }
 
 fn spawn_local<H: Multi>(host: &H) -> Duration {
     run_inside(host, SPAWNS, |end| async move {
         for _ in 0..SPAWNS {
             let end = end.clone();
-            H::spawn(async move { end.one() });
+            H::spawn(async move { end.task_ended() });
         }
     })
 }
@@ -133,48 +137,48 @@ fn spawn_remote<H: Multi>(host: &H) -> Duration {
 }
 
 fn spawn_from_outside<H: Multi>(host: &H) -> Duration {
-    let (end, over) = End::of(SPAWNS);
-    let began = Instant::now();
+    let (end, end_receiver) = End::new(SPAWNS);
+    let start_time = Instant::now();
     for _ in 0..SPAWNS {
         let end = end.clone();
-        host.spawn_remotely(async move { end.one() });
+        host.spawn_remotely(async move { end.task_ended() });
     }
-    over.recv().expect("the last task reports its end") - began
+    end_receiver.recv().expect("the last task reports its end") - start_time
 }
 
 fn spawn_remote_busy<H: Multi>(host: &H) -> Duration {
     let stop = Arc::new(AtomicBool::new(false));
-    let (end, over) = End::of(BUSY_TASKS);
+    let (end, end_receiver) = End::new(BUSY_TASKS);
     for _ in 0..BUSY_TASKS {
         let (stop, end) = (stop.clone(), end.clone());
         host.spawn_remotely(async move {
             while !stop.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                while began.elapsed() < BUSY_POLL {
+                let start_time = Instant::now();
+                while start_time.elapsed() < BUSY_POLL {
                     std::hint::spin_loop();
                 }
                 H::yield_now().await;
             }
-            end.one();
+            end.task_ended();
         });
     }
     std::thread::sleep(SETTLE);
     let time = spawn_from_outside(host);
     stop.store(true, Ordering::Relaxed);
-    over.recv().expect("the busy tasks end");
+    end_receiver.recv().expect("the busy tasks end");
     time
 }
 
 fn yield_many<H: Multi>(host: &H) -> Duration {
-    let (tasks, turns) = YIELDS;
+    let (tasks, yields) = YIELDS;
     run_inside(host, tasks, |end| async move {
         for _ in 0..tasks {
             let end = end.clone();
             H::spawn(async move {
-                for _ in 0..turns {
+                for _ in 0..yields {
                     H::yield_now().await;
                 }
-                end.one();
+                end.task_ended();
             });
         }
     })
@@ -185,26 +189,26 @@ fn ping_pong<H: Multi>(host: &H) -> Duration {
         for _ in 0..PINGS {
             let end = end.clone();
             H::spawn(async move {
-                let (ping, pinged) = H::oneshot();
-                let (pong, ponged) = H::oneshot();
+                let (send_ping, ping_received) = H::oneshot();
+                let (send_pong, pong_received) = H::oneshot();
                 H::spawn(async move {
-                    pinged.await;
-                    pong();
+                    ping_received.await;
+                    send_pong();
                 });
-                ping();
-                ponged.await;
-                end.one();
+                send_ping();
+                pong_received.await;
+                end.task_ended();
             });
         }
     })
 }
 
 fn chained_spawn<H: Multi>(host: &H) -> Duration {
-    fn link<H: Multi>(left: usize, end: End) {
+    fn link<H: Multi>(remaining: usize, end: End) {
         H::spawn(async move {
-            match left {
-                0 => end.one(),
-                _ => link::<H>(left - 1, end),
+            match remaining {
+                0 => end.task_ended(),
+                _ => link::<H>(remaining - 1, end),
             }
         });
     }
@@ -225,6 +229,6 @@ fn ten_senders<H: Multi>(host: &H) -> Duration {
         }
         drop(sender);
         while H::receive(&mut receiver).await.is_some() {}
-        end.one();
+        end.task_ended();
     })
 }

@@ -29,8 +29,8 @@ fn possible(values: &[&'static str]) -> PossibleValuesParser {
 /// Returns the index of the word in the list that was passed to [`command`].
 pub(crate) fn word(matches: &ArgMatches, words: &[&str]) -> usize {
     let word: &String = matches.get_one(WORD).expect("the word is required");
-    let at = words.iter().position(|known| known == word);
-    at.expect("clap accepts no other word")
+    let index = words.iter().position(|known| known == word);
+    index.expect("clap accepts no other word")
 }
 
 /// Returns the variant; empty without the option.

@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
                 // read.
                 fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
                 if (fd < 0) continue;
-                if (fd >= MOST_FDS) {
+                if (fd >= MAX_FDS) {
                     close(fd);
                     continue;
                 }
@@ -36,17 +36,17 @@ int main(int argc, char **argv) {
             }
             unsigned count = requests_in(buffer, length, &matched[fd]);
             while (count > 0) {
-                unsigned now = count < MOST_REPLIES ? count : MOST_REPLIES;
-                size_t left = (size_t)now * REPLY_LEN;
-                const char *from = replies;
-                while (left > 0) {
-                    ssize_t sent = send(fd, from, left, MSG_NOSIGNAL);
+                unsigned batch = count < MAX_REPLIES ? count : MAX_REPLIES;
+                size_t unsent_bytes = (size_t)batch * REPLY_LEN;
+                const char *next_byte = replies;
+                while (unsent_bytes > 0) {
+                    ssize_t sent = send(fd, next_byte, unsent_bytes, MSG_NOSIGNAL);
                     if (sent < 0) break;
-                    from += sent;
-                    left -= sent;
+                    next_byte += sent;
+                    unsent_bytes -= sent;
                 }
                 // The next read sees the end of a broken connection.
-                count = left > 0 ? 0 : count - now;
+                count = unsent_bytes > 0 ? 0 : count - batch;
             }
         }
     }

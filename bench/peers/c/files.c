@@ -1,5 +1,5 @@
-// The file benchmarks on io_uring without a runtime: the floor. The rows are those of
-// kit/src/files.rs.
+// The file benchmarks on io_uring without a runtime: the lower bound. The rows are those of
+// kit/src/files/mod.rs.
 //
 // One thread and one ring. Each slot is a task: a small state machine with one operation in flight.
 // `open` is a chain of three linked operations on a direct descriptor. `append` has a manual group
@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCK = 4096, LONG = 1 << 20, RECORD = 512, SMALL = 10000, SMALL_LENGTH = 4000, BULK = 8, MOST = 1024 };
+enum { BLOCK = 4096, LONG = 1 << 20, RECORD = 512, SMALL = 10000, SMALL_LENGTH = 4000, BULK = 8, MAX_TASKS = 1024 };
 #define BIG (512ull << 20)
 #define OUT (64ull << 20)
 
@@ -41,19 +41,19 @@ enum op { IO, OPENED, CLOSED, SYNCED, ASKED, ANSWERED };
 struct slot {
     char *buffer;
     int fd;
-    uint64_t piece, began, next;
+    uint64_t piece, start_time, next;
     char path[512];
 };
 
 static struct io_uring ring;
-static struct slot slots[MOST];
+static struct slot slots[MAX_TASKS];
 static enum row row;
 static const char *dir = ".";
 static unsigned tasks = 32, running, gather, gathered;
 static double seconds = 1;
 static bool direct, once, stopped, syncing, calls;
 static uint64_t until, next_piece;
-static unsigned written[MOST], written_count, in_sync[MOST], in_sync_count;
+static unsigned written[MAX_TASKS], written_count, in_sync[MAX_TASKS], in_sync_count;
 static uint32_t *times;
 static size_t times_count, times_room;
 static int big, peer = -1;
@@ -83,16 +83,16 @@ static uint64_t word(uint64_t number, uint64_t index) {
     return z ^ z >> 31;
 }
 
-static uint64_t first(const void *bytes) {
-    uint64_t made;
-    memcpy(&made, bytes, 8);
-    return made;
+static uint64_t first_word(const void *bytes) {
+    uint64_t result;
+    memcpy(&result, bytes, 8);
+    return result;
 }
 
 static uint64_t sum(const char *bytes, size_t length) {
-    uint64_t made = 0;
-    for (size_t i = 0; i < length; i += 8) made += first(bytes + i);
-    return made;
+    uint64_t result = 0;
+    for (size_t i = 0; i < length; i += 8) result += first_word(bytes + i);
+    return result;
 }
 
 /// Returns the number of the `index`-th block to read.
@@ -107,19 +107,19 @@ static uint64_t shuffled(uint64_t index) {
 }
 
 static char *aligned(size_t length) {
-    char *made = aligned_alloc(4096, length < 4096 ? 4096 : length);
-    check(made != NULL, "no memory");
-    memset(made, 0, length);
-    return made;
+    char *result = aligned_alloc(4096, length < 4096 ? 4096 : length);
+    check(result != NULL, "no memory");
+    memset(result, 0, length);
+    return result;
 }
 
 static char *pattern(size_t length) {
-    char *made = aligned(length);
+    char *result = aligned(length);
     for (size_t i = 0; i < length / 8; i++) {
         uint64_t value = word(SMALL, i);
-        memcpy(made + 8 * i, &value, 8);
+        memcpy(result + 8 * i, &value, 8);
     }
-    return made;
+    return result;
 }
 
 static int open_file(const char *name, int flags) {
@@ -130,14 +130,14 @@ static int open_file(const char *name, int flags) {
     return fd;
 }
 
-static void count(uint64_t began) {
+static void count(uint64_t start_time) {
     if (times_count == times_room) {
         times_room = times_room ? 2 * times_room : 1 << 16;
         times = realloc(times, times_room * sizeof *times);
         check(times != NULL, "no memory");
     }
-    uint64_t took = now() - began;
-    times[times_count++] = took > UINT32_MAX ? UINT32_MAX : took;
+    uint64_t elapsed_ns = now() - start_time;
+    times[times_count++] = elapsed_ns > UINT32_MAX ? UINT32_MAX : elapsed_ns;
 }
 
 static struct io_uring_sqe *entry(unsigned slot, enum op op) {
@@ -160,12 +160,12 @@ static struct io_uring_sqe *entry(unsigned slot, enum op op) {
     } while (0)
 
 /// Starts the next operation of a slot, if there is one.
-static void start(unsigned at) {
-    struct slot *slot = &slots[at];
+static void start(unsigned slot_index) {
+    struct slot *slot = &slots[slot_index];
     uint64_t pieces = row == OPEN ? SMALL : row == READ ? BIG / LONG : row == RANDOM ? BIG / BLOCK : OUT / LONG;
     uint64_t *next = row == MIXED ? &slot->next : &next_piece;
-    slot->began = now();
-    if (stopped || slot->began >= until || (once && *next >= pieces)) {
+    slot->start_time = now();
+    if (stopped || slot->start_time >= until || (once && *next >= pieces)) {
         running--;
         return;
     }
@@ -174,29 +174,29 @@ static void start(unsigned at) {
     switch (row) {
     case OPEN:
         snprintf(slot->path, sizeof slot->path, "%s/small/%05u", dir, (unsigned)slot->piece);
-        PREPARE(at, OPENED, openat_direct, AT_FDCWD, slot->path, O_RDONLY, 0, at);
+        PREPARE(slot_index, OPENED, openat_direct, AT_FDCWD, slot->path, O_RDONLY, 0, slot_index);
         ring.sq.sqes[(ring.sq.sqe_tail - 1) & ring.sq.ring_mask].flags |= IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS;
-        PREPARE(at, IO, read, at, slot->buffer, 2 * BLOCK, 0);
+        PREPARE(slot_index, IO, read, slot_index, slot->buffer, 2 * BLOCK, 0);
         // These reads are short, and a short read ends an ordinary chain.
         ring.sq.sqes[(ring.sq.sqe_tail - 1) & ring.sq.ring_mask].flags |= IOSQE_IO_HARDLINK | IOSQE_FIXED_FILE;
-        PREPARE(at, CLOSED, close_direct, at);
+        PREPARE(slot_index, CLOSED, close_direct, slot_index);
         break;
     case RANDOM:
-        PREPARE(at, IO, read, slot->fd, slot->buffer, BLOCK, slot->piece * BLOCK);
+        PREPARE(slot_index, IO, read, slot->fd, slot->buffer, BLOCK, slot->piece * BLOCK);
         break;
     case READ:
-        PREPARE(at, IO, read, slot->fd, slot->buffer, LONG, slot->piece * LONG);
+        PREPARE(slot_index, IO, read, slot->fd, slot->buffer, LONG, slot->piece * LONG);
         break;
     case APPEND: {
-        uint64_t mark = at;
+        uint64_t mark = slot_index;
         memcpy(slot->buffer, &mark, 8);
-        PREPARE(at, IO, write, slot->fd, slot->buffer, RECORD, 0);
+        PREPARE(slot_index, IO, write, slot->fd, slot->buffer, RECORD, 0);
         break;
     }
     default: {
         uint64_t mark = word(SMALL, slot->piece);
         memcpy(slot->buffer, &mark, 8);
-        PREPARE(at, IO, write, slot->fd, slot->buffer, LONG, slot->piece * LONG);
+        PREPARE(slot_index, IO, write, slot->fd, slot->buffer, LONG, slot->piece * LONG);
     }
     }
     if (gather && ++gathered % gather == 0) io_uring_submit(&ring);
@@ -207,7 +207,7 @@ static void open_by_calls(void) {
     struct slot *slot = &slots[0];
     struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK, .resolve = RESOLVE_CACHED};
     struct iovec room = {slot->buffer, 2 * BLOCK};
-    while ((slot->began = now()) < until && !(once && next_piece >= SMALL)) {
+    while ((slot->start_time = now()) < until && !(once && next_piece >= SMALL)) {
         slot->piece = next_piece++ % SMALL;
         snprintf(slot->path, sizeof slot->path, "%s/small/%05u", dir, (unsigned)slot->piece);
         int fd = syscall(SYS_openat2, AT_FDCWD, slot->path, &how, sizeof how);
@@ -216,8 +216,8 @@ static void open_by_calls(void) {
         ssize_t length = preadv2(fd, &room, 1, 0, RWF_NOWAIT);
         if (length < 0) length = pread(fd, slot->buffer, 2 * BLOCK, 0);
         close(fd);
-        check(length == SMALL_LENGTH && first(slot->buffer) == word(slot->piece, 0), "other bytes than in the file");
-        count(slot->began);
+        check(length == SMALL_LENGTH && first_word(slot->buffer) == word(slot->piece, 0), "other bytes than in the file");
+        count(slot->start_time);
     }
 }
 
@@ -232,45 +232,45 @@ static void commit(void) {
 }
 
 static char asked[8], answer[BLOCK];
-static unsigned have, left;
+static unsigned request_bytes, unsent_bytes;
 
-static void ask(void) { PREPARE(0, ASKED, recv, peer, asked + have, 8 - have, 0); }
+static void ask(void) { PREPARE(0, ASKED, recv, peer, asked + request_bytes, 8 - request_bytes, 0); }
 
-static void complete(enum op op, unsigned at, int result) {
-    struct slot *slot = &slots[at];
+static void complete(enum op op, unsigned slot_index, int result) {
+    struct slot *slot = &slots[slot_index];
     if (result < 0 && op != ASKED) {
         errno = -result;
-        die("an operation");
+        die("an operation failed");
     }
     switch (op) {
     case OPENED:
         break;
     case IO:
         if (row == OPEN) {
-            check(result == SMALL_LENGTH && first(slot->buffer) == word(slot->piece, 0), "other bytes than in the file");
+            check(result == SMALL_LENGTH && first_word(slot->buffer) == word(slot->piece, 0), "other bytes than in the file");
         } else if (row == RANDOM || row == READ) {
             unsigned size = row == RANDOM ? BLOCK : LONG;
-            check(result == (int)size && first(slot->buffer) == word(SMALL, slot->piece * size / 8), "other bytes than in the file");
-            count(slot->began);
-            start(at);
+            check(result == (int)size && first_word(slot->buffer) == word(SMALL, slot->piece * size / 8), "other bytes than in the file");
+            count(slot->start_time);
+            start(slot_index);
         } else if (row == APPEND) {
             check(result == RECORD, "a short write");
-            written[written_count++] = at;
+            written[written_count++] = slot_index;
             commit();
         } else {
             check(result == LONG, "a short write");
-            count(slot->began);
-            start(at);
+            count(slot->start_time);
+            start(slot_index);
         }
         break;
     case CLOSED:
-        count(slot->began);
-        start(at);
+        count(slot->start_time);
+        start(slot_index);
         break;
     case SYNCED:
         syncing = false;
         for (unsigned i = 0; i < in_sync_count; i++) {
-            count(slots[in_sync[i]].began);
+            count(slots[in_sync[i]].start_time);
             start(in_sync[i]);
         }
         commit();
@@ -279,24 +279,24 @@ static void complete(enum op op, unsigned at, int result) {
         if (result <= 0) {
             stopped = true;
             running--;
-        } else if ((have += result) < 8) {
+        } else if ((request_bytes += result) < 8) {
             ask();
         } else {
-            PREPARE(0, ANSWERED, read, big, answer, BLOCK, first(asked) * BLOCK);
-            left = have = 0;
+            PREPARE(0, ANSWERED, read, big, answer, BLOCK, first_word(asked) * BLOCK);
+            unsent_bytes = request_bytes = 0;
         }
         break;
     case ANSWERED:
-        if (left == 0) {
+        if (unsent_bytes == 0) {
             check(result == BLOCK, "a short read");
-            left = BLOCK;
+            unsent_bytes = BLOCK;
         } else {
-            left -= result;
+            unsent_bytes -= result;
         }
-        if (left == 0)
+        if (unsent_bytes == 0)
             ask();
         else
-            PREPARE(0, ANSWERED, send, peer, answer + BLOCK - left, left, MSG_NOSIGNAL);
+            PREPARE(0, ANSWERED, send, peer, answer + BLOCK - unsent_bytes, unsent_bytes, MSG_NOSIGNAL);
     }
 }
 
@@ -315,7 +315,7 @@ static void loop(void) {
     }
 }
 
-static void all(uint64_t time) {
+static void run_tasks(uint64_t time) {
     until = now() + time;
     next_piece = 0;
     times_count = 0;
@@ -324,7 +324,7 @@ static void all(uint64_t time) {
         return;
     }
     running = tasks;
-    for (unsigned at = 0; at < tasks; at++) start(at);
+    for (unsigned slot_index = 0; slot_index < tasks; slot_index++) start(slot_index);
     loop();
 }
 
@@ -345,16 +345,16 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double at(double quantile) {
+static double percentile_us(double quantile) {
     size_t index = times_count * quantile;
     if (index >= times_count) index = times_count - 1;
     return times_count ? times[index] / 1e3 : 0;
 }
 
-static double of(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
+static double seconds_of(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
 
 /// Runs a read or write of `check` to its end.
-static int one(struct io_uring_sqe *sqe) {
+static int run_to_end(struct io_uring_sqe *sqe) {
     (void)sqe;
     io_uring_submit_and_wait(&ring, 1);
     struct io_uring_cqe *cqe;
@@ -364,35 +364,35 @@ static int one(struct io_uring_sqe *sqe) {
     return result;
 }
 
-#define ONE(how, ...) ({ struct io_uring_sqe *sqe = entry(0, IO); io_uring_prep_##how(sqe, __VA_ARGS__); one(sqe); })
+#define RUN(how, ...) ({ struct io_uring_sqe *sqe = entry(0, IO); io_uring_prep_##how(sqe, __VA_ARGS__); run_to_end(sqe); })
 
 static uint64_t check_all(void) {
     uint64_t total = 0;
     char *buffer = aligned(LONG), path[512];
     for (unsigned number = 0; number < SMALL; number += 100) {
         snprintf(path, sizeof path, "%s/small/%05u", dir, number);
-        int fd = ONE(openat, AT_FDCWD, path, O_RDONLY, 0);
-        check(ONE(read, fd, buffer, 2 * BLOCK, 0) == SMALL_LENGTH, "a small file");
+        int fd = RUN(openat, AT_FDCWD, path, O_RDONLY, 0);
+        check(RUN(read, fd, buffer, 2 * BLOCK, 0) == SMALL_LENGTH, "a small file was not read to its end");
         total += sum(buffer, SMALL_LENGTH);
-        ONE(close, fd);
+        RUN(close, fd);
     }
     big = open_file("big", O_RDONLY);
     for (int block = 511; block >= 0; block--) {
-        check(ONE(read, big, buffer, BLOCK, (uint64_t)block * BLOCK) == BLOCK, "a block");
+        check(RUN(read, big, buffer, BLOCK, (uint64_t)block * BLOCK) == BLOCK, "a block was not read to its end");
         total += sum(buffer, BLOCK);
     }
     for (uint64_t piece = 0; piece < 8; piece++) {
-        check(ONE(read, big, buffer, LONG, piece * LONG) == LONG, "a piece");
+        check(RUN(read, big, buffer, LONG, piece * LONG) == LONG, "a piece was not read to its end");
         total += sum(buffer, LONG);
     }
     int out = open_file("out", O_WRONLY | O_CREAT);
-    for (uint64_t piece = 0; piece < 8; piece++) check(ONE(write, out, buffer, LONG, piece * LONG) == LONG, "a write");
-    check(ONE(fsync, out, IORING_FSYNC_DATASYNC) == 0, "a sync");
+    for (uint64_t piece = 0; piece < 8; piece++) check(RUN(write, out, buffer, LONG, piece * LONG) == LONG, "a piece was not written to its end");
+    check(RUN(fsync, out, IORING_FSYNC_DATASYNC) == 0, "fdatasync failed");
     int log = open_file("log", O_WRONLY | O_CREAT | O_APPEND);
     char *record = pattern(RECORD);
     for (int n = 0; n < 20; n++) {
-        check(ONE(write, log, record, RECORD, 0) == RECORD, "an append");
-        check(ONE(fsync, log, IORING_FSYNC_DATASYNC) == 0, "a sync");
+        check(RUN(write, log, record, RECORD, 0) == RECORD, "a record was not appended to its end");
+        check(RUN(fsync, log, IORING_FSYNC_DATASYNC) == 0, "fdatasync failed");
     }
     return total;
 }
@@ -400,7 +400,7 @@ static uint64_t check_all(void) {
 int main(int argc, char **argv) {
     check(argc > 1, "usage: ROW --dir DIR [--seconds S] [--tasks N] [--direct] [--once] [--gather N] [--calls]");
     for (row = OPEN; row <= CHECK && strcmp(argv[1], rows[row]); row++) {}
-    check(row <= CHECK, "no such row");
+    check(row <= CHECK, "no such row; the rows are open, random, read, write, append, mixed and check");
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--direct")) direct = true;
         else if (!strcmp(argv[i], "--once")) once = true;
@@ -411,12 +411,12 @@ int main(int argc, char **argv) {
         else if (i + 1 < argc && !strcmp(argv[i], "--tasks")) tasks = atoi(argv[++i]);
         else if (i + 1 < argc && !strcmp(argv[i], "--variant")) i++;
     }
-    check(tasks > 0 && tasks <= MOST, "too many tasks");
-    check(!calls || row == OPEN, "--calls is of the row open");
+    check(tasks > 0 && tasks <= MAX_TASKS, "--tasks: expected 1 to 1024");
+    check(!calls || row == OPEN, "--calls requires the row open");
     struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
     if ((errno = -io_uring_queue_init_params(1024, &ring, &params))) die("io_uring_setup");
     io_uring_register_ring_fd(&ring);
-    if (row == OPEN && io_uring_register_files_sparse(&ring, MOST)) die("io_uring_register");
+    if (row == OPEN && io_uring_register_files_sparse(&ring, MAX_TASKS)) die("io_uring_register");
     uint64_t total = 0;
     if (row == MIXED) connection(), tasks = BULK;
     int flags = row == WRITE || row == MIXED ? O_WRONLY | O_CREAT : row == APPEND ? O_WRONLY | O_CREAT | O_APPEND : O_RDONLY | (direct ? O_DIRECT : 0);
@@ -432,10 +432,10 @@ int main(int argc, char **argv) {
             slots[i].fd = open_file(bulk, flags);
         }
     }
-    if (!once && row != MIXED && row != CHECK) all(100000000);
+    if (!once && row != MIXED && row != CHECK) run_tasks(100000000);
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    uint64_t began = now();
+    uint64_t start_time = now();
     if (row == CHECK) {
         total = check_all();
     } else if (row == MIXED) {
@@ -446,12 +446,12 @@ int main(int argc, char **argv) {
         for (unsigned i = 0; i < tasks; i++) start(i);
         loop();
     } else {
-        all(seconds * 1e9);
+        run_tasks(seconds * 1e9);
     }
-    double took = (now() - began) / 1e9;
+    double elapsed = (now() - start_time) / 1e9;
     getrusage(RUSAGE_SELF, &after);
     qsort(times, times_count, sizeof *times, by_size);
-    printf("{\"ops\":%zu,\"seconds\":%.6f,\"p50\":%.2f,\"p99\":%.2f,\"p999\":%.2f,\"user\":%.6f,\"sys\":%.6f,\"sum\":%llu}\n", times_count, took,
-           at(0.5), at(0.99), at(0.999), of(after.ru_utime) - of(before.ru_utime), of(after.ru_stime) - of(before.ru_stime),
+    printf("{\"ops\":%zu,\"seconds\":%.6f,\"p50\":%.2f,\"p99\":%.2f,\"p999\":%.2f,\"user\":%.6f,\"sys\":%.6f,\"sum\":%llu}\n", times_count, elapsed,
+           percentile_us(0.5), percentile_us(0.99), percentile_us(0.999), seconds_of(after.ru_utime) - seconds_of(before.ru_utime), seconds_of(after.ru_stime) - seconds_of(before.ru_stime),
            (unsigned long long)total);
 }

@@ -18,15 +18,15 @@
 #include <unistd.h>
 
 #define REPLY "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!"
-enum { REPLY_LEN = sizeof(REPLY) - 1, MOST_REPLIES = 128, MOST_FDS = 65536 };
+enum { REPLY_LEN = sizeof(REPLY) - 1, MAX_REPLIES = 128, MAX_FDS = 65536 };
 
-// MOST_REPLIES copies of the reply: replies to pipelined requests are sent from here without a
+// MAX_REPLIES copies of the reply: replies to pipelined requests are sent from here without a
 // copy.
-static char replies[MOST_REPLIES * REPLY_LEN];
+static char replies[MAX_REPLIES * REPLY_LEN];
 
 // Length of the part of an empty line ("\r\n\r\n") that ended the last read, 0 to 3 bytes, by
 // descriptor.
-static unsigned char matched[MOST_FDS];
+static unsigned char matched[MAX_FDS];
 
 static void die(const char *what) {
     perror(what);
@@ -41,24 +41,24 @@ static unsigned step(unsigned state, char byte) {
 
 // Returns the number of requests that end in these bytes. `state` carries over between the reads of
 // a connection.
-static unsigned requests_in(const char *at, size_t length, unsigned char *state) {
-    const char *end = at + length;
+static unsigned requests_in(const char *cursor, size_t length, unsigned char *state) {
+    const char *end = cursor + length;
     unsigned count = 0, s = *state;
-    while (s != 0 && at < end) {
-        s = step(s, *at++);
+    while (s != 0 && cursor < end) {
+        s = step(s, *cursor++);
         if (s == 4) {
             count++;
             s = 0;
         }
     }
     if (s == 0) {
-        const char *found;
-        while ((found = memmem(at, end - at, "\r\n\r\n", 4))) {
+        const char *separator;
+        while ((separator = memmem(cursor, end - cursor, "\r\n\r\n", 4))) {
             count++;
-            at = found + 4;
+            cursor = separator + 4;
         }
-        if (end - at > 3) at = end - 3;
-        while (at < end) s = step(s, *at++);
+        if (end - cursor > 3) cursor = end - 3;
+        while (cursor < end) s = step(s, *cursor++);
     }
     *state = s;
     return count;
@@ -85,7 +85,7 @@ static int start(int argc, char **argv, const char **variant) {
             exit(2);
         }
     }
-    for (int i = 0; i < MOST_REPLIES; i++) memcpy(replies + i * REPLY_LEN, REPLY, REPLY_LEN);
+    for (int i = 0; i < MAX_REPLIES; i++) memcpy(replies + i * REPLY_LEN, REPLY, REPLY_LEN);
     int one = 1, sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     socklen_t size = sizeof address;
     if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||

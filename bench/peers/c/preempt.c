@@ -14,12 +14,12 @@
 //   current, polling ────────────────────────────────────────────────────▶ suspended, at the tail
 //        ▲                          watcher: signal                            │
 //        └──────────────────────────────────────────────────────────────────────┘
-//                 the current thread finds no completion and ends its turn
+//                 the current thread finds no completion and gives way
 //
 // A poll has the quantum the first time, and PRICE, the cost of a suspension, after each
 // resumption: a request that was suspended is long, and makes room for fresh ones at once. The work
 // of a request is a count of steps, calibrated at the start. A loop that looks at a clock would
-// enter the kernel, which may switch there.
+// enter the kernel, which may switch threads there.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,7 +40,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS = 64, BUFFERS = 1024, BUFFER_LEN = 2048, FRAME = 24, MOST_FDS = 65536 };
+enum { THREADS = 64, BUFFERS = 1024, BUFFER_LEN = 2048, FRAME = 24, MAX_FDS = 65536 };
 enum { QUANTUM_NS = 150000, PRICE_NS = 20000, SLICE_NS = 100000 };
 static const uint64_t ACCEPT = ~0ULL;
 
@@ -50,7 +50,7 @@ struct thread {
     int go;            // futex: a spare is to be current
     int resume;        // futex: a suspended thread is to go on
     int polling;       // the poll may be suspended
-    uint64_t began;    // begin of the poll, or of its last turn, ns
+    uint64_t start_time;    // begin of the poll, or its last resumption, ns
     bool was_suspended;
 } __attribute__((aligned(128)));
 
@@ -63,19 +63,19 @@ static int current;
 static int spares[THREADS], spare_count;
 static int suspended[THREADS];
 static unsigned suspended_head, suspended_tail;
-static bool spare_idles;  // the current thread is a spare that found nothing to do
+static bool spare_is_idle;  // the current thread is a spare that found nothing to do
 
 static struct io_uring ring;
 static struct io_uring_buf_ring *buffers;
 static char *memory;
 static int arrivals = -1;  // the eventfd
-static bool preempts = true;
-static int answered;  // futex: the handler's answer to the watcher
+static bool is_preemptive = true;
+static int handler_answer;  // futex: the handler's answer to the watcher
 enum { NONE, WAITS, NOT_POLLING };
 
 // The incomplete frame at the end of a connection's last buffer.
-static struct { unsigned char bytes[FRAME], length; } carried[MOST_FDS];
-static int to_arm[MOST_FDS], to_arm_count;
+static struct { unsigned char bytes[FRAME], length; } carried[MAX_FDS];
+static int to_arm[MAX_FDS], to_arm_count;
 
 static void die(const char *what) {
     perror(what);
@@ -131,9 +131,9 @@ static void calibrate(void) {
     enum { RUNS = 15, STEPS = 300000 };
     double rates[RUNS];
     for (int i = 0; i < RUNS; i++) {
-        uint64_t began = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+        uint64_t start_time = clock_ns(CLOCK_THREAD_CPUTIME_ID);
         steps(STEPS);
-        rates[i] = STEPS / (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - began);
+        rates[i] = STEPS / (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start_time);
     }
     qsort(rates, RUNS, sizeof *rates, by_size);
     steps_per_ns = rates[RUNS / 2];
@@ -150,7 +150,8 @@ static bool something_waits(void) {
            (__atomic_load_n(ring.sq.kflags, __ATOMIC_RELAXED) & IORING_SQ_TASKRUN);
 }
 
-// Enables the eventfd while a poll runs: otherwise completions need no watcher.
+// Enables or disables the eventfd. It is enabled only while a poll runs, because completions need
+// no watcher otherwise.
 static void signal_arrivals(bool wanted) {
     unsigned flags = *ring.cq.kflags;
     flags = wanted ? flags & ~IORING_CQ_EVENTFD_DISABLED : flags | IORING_CQ_EVENTFD_DISABLED;
@@ -176,8 +177,8 @@ static void serve_ring_until_resumed(void) {
     struct thread *own = &threads[0];
     while (!load(&own->resume)) {
         enter_and_wait(1, &mask);
-        if (has_completions() && spare_idles) {
-            spare_idles = false;
+        if (has_completions() && spare_is_idle) {
+            spare_is_idle = false;
             end_wait(&threads[load(&current)].go);
         }
         if (has_completions() && !load(&own->resume)) {
@@ -197,21 +198,21 @@ static void on_suspend(int signal) {
     int error = errno;
     struct thread *own = &threads[self];
     if (!own->polling || load(&current) != self) {
-        store(&answered, NOT_POLLING);
-        futex_wake(&answered);
+        store(&handler_answer, NOT_POLLING);
+        futex_wake(&handler_answer);
         errno = error;
         return;
     }
     // Completions that wait as task work become entries, which the next current thread reads.
     if (self == 0) enter_and_wait(0, NULL);
-    store(&answered, WAITS);
-    futex_wake(&answered);
+    store(&handler_answer, WAITS);
+    futex_wake(&handler_answer);
     if (self == 0)
         serve_ring_until_resumed();
     else
         await_and_clear(&own->resume);
     own->was_suspended = true;
-    own->began = clock_ns(CLOCK_MONOTONIC);
+    own->start_time = clock_ns(CLOCK_MONOTONIC);
     tell_watcher();
     errno = error;
 }
@@ -247,7 +248,7 @@ static void *watch(void *unused) {
     } slice = {.size = sizeof slice, .runtime = SLICE_NS};
     syscall(SYS_sched_setattr, 0, &slice, 0);
     struct pollfd event = {.fd = arrivals, .events = POLLIN};
-    struct timespec left, *timer = NULL;
+    struct timespec timeout, *timer = NULL;
     for (;;) {
         uint64_t count;
         if (ppoll(&event, 1, timer, NULL) > 0 && read(arrivals, &count, sizeof count) < 0)
@@ -255,20 +256,20 @@ static void *watch(void *unused) {
         timer = NULL;
         int index = load(&current);
         struct thread *thread = &threads[index];
-        uint64_t began = thread->began;
-        if (!load(&thread->polling) || !began) continue;
+        uint64_t start_time = thread->start_time;
+        if (!load(&thread->polling) || !start_time) continue;
         uint64_t may_run = thread->was_suspended ? PRICE_NS : QUANTUM_NS;
-        uint64_t has_run = clock_ns(CLOCK_MONOTONIC) - began;
+        uint64_t has_run = clock_ns(CLOCK_MONOTONIC) - start_time;
         if (has_run < may_run) {
-            left.tv_nsec = may_run - has_run < 2000 ? 2000 : may_run - has_run;
-            timer = &left;
+            timeout.tv_nsec = may_run - has_run < 2000 ? 2000 : may_run - has_run;
+            timer = &timeout;
             continue;
         }
         if (!something_waits() || !spare_count) continue;
-        store(&answered, NONE);
+        store(&handler_answer, NONE);
         syscall(SYS_tgkill, getpid(), thread->tid, SIGUSR1);
-        while (load(&answered) == NONE) futex_wait(&answered, NONE);
-        if (load(&answered) == NOT_POLLING) continue;
+        while (load(&handler_answer) == NONE) futex_wait(&handler_answer, NONE);
+        if (load(&handler_answer) == NOT_POLLING) continue;
         push_suspended(index);
         int next = spares[--spare_count];
         store(&current, next);
@@ -285,16 +286,16 @@ static void poll_request(int fd, const unsigned char *frame) {
     uint64_t ns;
     memcpy(&ns, frame, sizeof ns);
     own->was_suspended = false;
-    own->began = clock_ns(CLOCK_MONOTONIC);
+    own->start_time = clock_ns(CLOCK_MONOTONIC);
     store(&own->polling, 1);
-    if (preempts) {
+    if (is_preemptive) {
         signal_arrivals(true);
         tell_watcher();
     }
     steps(ns * steps_per_ns);
     store(&own->polling, 0);
-    own->began = 0;
-    if (preempts) signal_arrivals(false);
+    own->start_time = 0;
+    if (is_preemptive) signal_arrivals(false);
     if (send(fd, frame, FRAME, MSG_NOSIGNAL) != FRAME) shutdown(fd, SHUT_RDWR);
 }
 
@@ -303,7 +304,7 @@ static void take(struct io_uring_cqe *entry) {
     int result = entry->res, flags = entry->flags, fd = (int)data;
     io_uring_cq_advance(&ring, 1);
     if (data == ACCEPT) {
-        if (result >= MOST_FDS) close(result);
+        if (result >= MAX_FDS) close(result);
         else if (result >= 0) {
             carried[result].length = 0;
             to_arm[to_arm_count++] = result;
@@ -331,7 +332,7 @@ static void take(struct io_uring_cqe *entry) {
     if (!(flags & IORING_CQE_F_MORE)) to_arm[to_arm_count++] = fd;
     carried[fd].length = length % FRAME;
     memcpy(carried[fd].bytes, bytes + length - length % FRAME, length % FRAME);
-    for (unsigned at = 0; at + FRAME <= length; at += FRAME) poll_request(fd, bytes + at);
+    for (unsigned offset = 0; offset + FRAME <= length; offset += FRAME) poll_request(fd, bytes + offset);
 }
 
 static void *work_as_spare(void *index) {
@@ -348,9 +349,9 @@ static void *work_as_spare(void *index) {
                 spares[spare_count++] = self;
                 resume(next);
             } else {
-                spare_idles = true;
+                spare_is_idle = true;
                 if (!has_completions()) break;
-                spare_idles = false;
+                spare_is_idle = false;
             }
         }
     }
@@ -388,20 +389,20 @@ static void work_as_owner(void) {
 
 static int listen_at(int argc, char **argv) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    bool good = argc >= 2 && !strcmp(argv[1], "spin") && argc % 2 == 0;
-    for (int i = 2; good && i < argc; i += 2) {
+    bool is_valid = argc >= 2 && !strcmp(argv[1], "spin") && argc % 2 == 0;
+    for (int i = 2; is_valid && i < argc; i += 2) {
         char *colon = strchr(argv[i + 1], ':');
         if (!strcmp(argv[i], "--variant")) {
-            preempts = strcmp(argv[i + 1], "off");
+            is_preemptive = strcmp(argv[i + 1], "off");
         } else if (!strcmp(argv[i], "--listen") && colon) {
             *colon = 0;
             address.sin_port = htons(atoi(colon + 1));
-            good = inet_pton(AF_INET, argv[i + 1], &address.sin_addr) == 1;
+            is_valid = inet_pton(AF_INET, argv[i + 1], &address.sin_addr) == 1;
         } else {
-            good = false;
+            is_valid = false;
         }
     }
-    if (!good) {
+    if (!is_valid) {
         fprintf(stderr, "usage: preempt spin [--variant on|off] [--listen IPV4:PORT]\n");
         exit(2);
     }
@@ -468,7 +469,7 @@ int main(int argc, char **argv) {
     threads[0].tid = gettid();
     make_ring();
     int listener = listen_at(argc, argv);
-    if (preempts) start_threads();
+    if (is_preemptive) start_threads();
     struct io_uring_sqe *entry = io_uring_get_sqe(&ring);
     io_uring_prep_multishot_accept(entry, listener, NULL, NULL, SOCK_CLOEXEC);
     io_uring_sqe_set_data64(entry, ACCEPT);

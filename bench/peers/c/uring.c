@@ -50,11 +50,11 @@ static void arm_recv(int fd) {
 
 static void reply(int fd, unsigned count) {
     while (count > 0) {
-        unsigned now = count < MOST_REPLIES ? count : MOST_REPLIES;
+        unsigned batch = count < MAX_REPLIES ? count : MAX_REPLIES;
         struct io_uring_sqe *entry = sqe();
-        io_uring_prep_send(entry, fd, replies, (size_t)now * REPLY_LEN, MSG_WAITALL | MSG_NOSIGNAL);
+        io_uring_prep_send(entry, fd, replies, (size_t)batch * REPLY_LEN, MSG_WAITALL | MSG_NOSIGNAL);
         tag(entry, SEND, fd, IOSQE_CQE_SKIP_SUCCESS);
-        count -= now;
+        count -= batch;
     }
 }
 
@@ -127,7 +127,7 @@ int main(int argc, char **argv) {
             int fd = cqe->user_data >> 8;
             switch ((enum op)(cqe->user_data & 0xff)) {
             case ACCEPT:
-                if (cqe->res >= 0 && cqe->res < MOST_FDS) {
+                if (cqe->res >= 0 && cqe->res < MAX_FDS) {
                     matched[cqe->res] = 0;
                     arm_recv(cqe->res);
                 } else if (cqe->res >= 0) {
@@ -140,7 +140,7 @@ int main(int argc, char **argv) {
                 break;
             case SEND:
             case CLOSE:
-                // Only failures complete here; the connection's recv sees its end too.
+                // Only failures complete here. A failed connection also ends its recv.
                 break;
             }
         }

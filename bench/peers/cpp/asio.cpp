@@ -11,19 +11,19 @@ using asio::awaitable;
 using asio::ip::tcp;
 
 // Errors are values: otherwise the benchmark would include an exception per closed connection.
-constexpr auto tried = asio::experimental::as_tuple(asio::use_awaitable);
+constexpr auto as_result = asio::experimental::as_tuple(asio::use_awaitable);
 using channel = asio::experimental::channel<void(asio::error_code, std::vector<char>)>;
 
 awaitable<void> plaintext(tcp::socket peer) {
   server::plaintext requests;
   std::string replies;
-  std::vector<char> room(8192);
+  std::vector<char> buffer(8192);
   while (true) {
-    auto [error, count] = co_await peer.async_read_some(asio::buffer(room), tried);
+    auto [error, count] = co_await peer.async_read_some(asio::buffer(buffer), as_result);
     if (error) co_return;
-    const bool open = requests.feed({room.data(), count}, replies);
+    const bool open = requests.feed({buffer.data(), count}, replies);
     if (!replies.empty()) {
-      auto [failed, sent] = co_await asio::async_write(peer, asio::buffer(replies), tried);
+      auto [failed, sent] = co_await asio::async_write(peer, asio::buffer(replies), as_result);
       if (failed) co_return;
       replies.clear();
     }
@@ -38,65 +38,65 @@ struct connection {
   channel to_send;
 };
 
-awaitable<void> receive(std::shared_ptr<connection> of) {
+awaitable<void> receive(std::shared_ptr<connection> conn) {
   server::frames cutter;
-  std::vector<char> room(8192);
+  std::vector<char> buffer(8192);
   while (true) {
-    auto [error, count] = co_await of->peer.async_read_some(asio::buffer(room), tried);
+    auto [error, count] = co_await conn->peer.async_read_some(asio::buffer(buffer), as_result);
     if (error) break;
-    std::string_view chunk(room.data(), count);
+    std::string_view chunk(buffer.data(), count);
     bool sent = true;
     while (sent) {
       auto payload = cutter.next(chunk);
       if (!payload) break;
-      auto [refused] = co_await of->to_compute.async_send(asio::error_code(), std::move(*payload), tried);
+      auto [refused] = co_await conn->to_compute.async_send(asio::error_code(), std::move(*payload), as_result);
       sent = !refused;
     }
     if (!sent || cutter.broken) break;
   }
-  of->to_compute.close();
+  conn->to_compute.close();
 }
 
-awaitable<void> compute(std::shared_ptr<connection> of) {
+awaitable<void> compute(std::shared_ptr<connection> conn) {
   while (true) {
-    auto [error, payload] = co_await of->to_compute.async_receive(tried);
+    auto [error, payload] = co_await conn->to_compute.async_receive(as_result);
     if (error) break;
     auto reply = server::square(payload, server::order(static_cast<std::uint32_t>(payload.size())));
-    auto [refused] = co_await of->to_send.async_send(asio::error_code(), std::move(reply), tried);
+    auto [refused] = co_await conn->to_send.async_send(asio::error_code(), std::move(reply), as_result);
     if (refused) break;
   }
-  of->to_send.close();
+  conn->to_send.close();
 }
 
-awaitable<void> send(std::shared_ptr<connection> of) {
+awaitable<void> send(std::shared_ptr<connection> conn) {
   while (true) {
-    auto [error, reply] = co_await of->to_send.async_receive(tried);
+    auto [error, reply] = co_await conn->to_send.async_receive(as_result);
     if (error) break;
-    auto [failed, count] = co_await asio::async_write(of->peer, asio::buffer(reply), tried);
+    auto [failed, count] = co_await asio::async_write(conn->peer, asio::buffer(reply), as_result);
     if (failed) break;
   }
-  asio::error_code gone;
-  of->peer.shutdown(tcp::socket::shutdown_send, gone);
+  asio::error_code ignored;
+  conn->peer.shutdown(tcp::socket::shutdown_send, ignored);
 }
 
 awaitable<void> serve(asio::io_context& context, server::options options) {
   const auto colon = options.address.rfind(':');
-  const tcp::endpoint at(asio::ip::make_address(options.address.substr(0, colon)), static_cast<unsigned short>(std::stoi(options.address.substr(colon + 1))));
-  tcp::acceptor listening(context, at);
-  listening.listen(1024);
-  server::announce(listening.native_handle());
+  const tcp::endpoint endpoint(asio::ip::make_address(options.address.substr(0, colon)), static_cast<unsigned short>(std::stoi(options.address.substr(colon + 1))));
+  tcp::acceptor acceptor(context, endpoint);
+  acceptor.listen(1024);
+  server::announce(acceptor.native_handle());
   while (true) {
-    auto [error, peer] = co_await listening.async_accept(tried);
+    auto [error, peer] = co_await acceptor.async_accept(as_result);
     if (error) continue;
     server::no_delay(peer.native_handle());
     if (options.work != "matrix") {
       asio::co_spawn(context, plaintext(std::move(peer)), asio::detached);
       continue;
     }
-    auto made = std::make_shared<connection>(std::move(peer));
-    asio::co_spawn(context, receive(made), asio::detached);
-    asio::co_spawn(context, compute(made), asio::detached);
-    asio::co_spawn(context, send(made), asio::detached);
+    auto conn = std::make_shared<connection>(std::move(peer));
+    asio::co_spawn(context, receive(conn), asio::detached);
+    asio::co_spawn(context, compute(conn), asio::detached);
+    asio::co_spawn(context, send(conn), asio::detached);
   }
 }
 

@@ -1,5 +1,5 @@
-// The file benchmarks on Upshift's C++ coroutines, with the rows of kit/src/files.rs. Urgent tasks
-// have level 0, the others level 40.
+// The file benchmarks on Upshift's C++ coroutines, with the rows of kit/src/files/mod.rs. The
+// bulk writes have level 40, and all other tasks have level 0.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -27,13 +27,13 @@ struct plan {
   bool direct = false, once = false;
 };
 
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
+[[noreturn]] void fail(const char* message) {
+  std::fprintf(stderr, "%s\n", message);
   std::exit(1);
 }
 
-void check(bool good, const char* what) {
-  if (!good) fail(what);
+void check(bool condition, const char* message) {
+  if (!condition) fail(message);
 }
 
 std::uint64_t word(std::uint64_t number, std::uint64_t index) {
@@ -54,16 +54,16 @@ std::uint64_t shuffled(std::uint64_t index) {
   return x ^ x >> 9;
 }
 
-std::uint64_t first(const std::byte* bytes) {
-  std::uint64_t made;
-  std::memcpy(&made, bytes, 8);
-  return made;
+std::uint64_t first_word(const std::byte* bytes) {
+  std::uint64_t result;
+  std::memcpy(&result, bytes, 8);
+  return result;
 }
 
 std::uint64_t sum(const buffer& bytes) {
-  std::uint64_t made = 0;
-  for (std::size_t i = 0; i < bytes.size(); i += 8) made += first(bytes.data() + i);
-  return made;
+  std::uint64_t result = 0;
+  for (std::size_t i = 0; i < bytes.size(); i += 8) result += first_word(bytes.data() + i);
+  return result;
 }
 
 void mark(buffer& bytes, std::uint64_t value) { std::memcpy(bytes.data(), &value, 8); }
@@ -75,102 +75,102 @@ buffer aligned(std::size_t length) {
 }
 
 buffer pattern(std::size_t length) {
-  buffer made = aligned(length);
+  buffer result = aligned(length);
   for (std::size_t i = 0; i < length / 8; ++i) {
     const std::uint64_t value = word(small_files, i);
-    std::memcpy(made.data() + 8 * i, &value, 8);
+    std::memcpy(result.data() + 8 * i, &value, 8);
   }
-  return made;
+  return result;
 }
 
 /// The shared state of a row's tasks.
 struct shared {
-  const plan& of;
-  clock_type::time_point until;
+  const plan& options;
+  clock_type::time_point end;
   std::uint64_t next = 0;
-  bool stopped = false;
+  bool is_stopped = false;
   std::vector<std::uint32_t> times{};
 
-  bool is_over(clock_type::time_point now) const { return stopped || now >= until; }
+  bool is_over(clock_type::time_point now) const { return is_stopped || now >= end; }
 
   /// Returns the next of `pieces` pieces, or `pieces` if none is left.
   std::uint64_t take(std::uint64_t pieces) {
-    if (of.once && next >= pieces) return pieces;
+    if (options.once && next >= pieces) return pieces;
     return next++ % pieces;
   }
 
-  void count(clock_type::time_point began) {
-    const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(clock_type::now() - began).count();
-    times.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(took, UINT32_MAX)));
+  void count(clock_type::time_point start_time) {
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(clock_type::now() - start_time).count();
+    times.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(ns, UINT32_MAX)));
   }
 };
 
-std::string path_of(const plan& of, std::uint64_t number) {
+std::string path_of(const plan& options, std::uint64_t number) {
   char name[32];
   std::snprintf(name, sizeof name, "/small/%05" PRIu64, number);
-  return of.dir + name;
+  return options.dir + name;
 }
 
-task<std::size_t> whole(std::string path, buffer& bytes) {
+task<std::size_t> read_whole(std::string path, buffer& bytes) {
   file opened = co_await file::open(std::move(path));
   transfer read = co_await opened.read_at(std::move(bytes), 0);
   bytes = std::move(read.buf);
   co_return read.count;
 }
 
-task<> one(shared& all, const file& on, std::size_t number) {
-  const std::string& row = all.of.row;
+task<> run_task(shared& state, const file& target, std::size_t task_number) {
+  const std::string& row = state.options.row;
   buffer bytes = row == "append" ? pattern(record) : row == "random" ? aligned(block) : row == "open" ? aligned(2 * block) : pattern(piece_size);
   while (true) {
-    const auto began = clock_type::now();
-    if (all.is_over(began)) break;
+    const auto start_time = clock_type::now();
+    if (state.is_over(start_time)) break;
     if (row == "open") {
-      const std::uint64_t taken = all.take(small_files);
-      if (taken == small_files) break;
-      const std::size_t length = co_await whole(path_of(all.of, taken), bytes);
-      check(length == small_length && first(bytes.data()) == word(taken, 0), "other bytes than in the file");
+      const std::uint64_t number = state.take(small_files);
+      if (number == small_files) break;
+      const std::size_t length = co_await read_whole(path_of(state.options, number), bytes);
+      check(length == small_length && first_word(bytes.data()) == word(number, 0), "other bytes than in the file");
       bytes.resize(2 * block);
     } else if (row == "random" || row == "read") {
       const std::size_t size = row == "random" ? block : piece_size;
-      std::uint64_t piece = all.take(big_size / size);
+      std::uint64_t piece = state.take(big_size / size);
       if (piece == big_size / size) break;
       if (row == "random") piece = shuffled(piece);
-      transfer read = co_await on.read_at(std::move(bytes), piece * size);
+      transfer read = co_await target.read_at(std::move(bytes), piece * size);
       bytes = std::move(read.buf);
-      check(read.count == size && first(bytes.data()) == word(small_files, piece * size / 8), "other bytes than in the file");
+      check(read.count == size && first_word(bytes.data()) == word(small_files, piece * size / 8), "other bytes than in the file");
     } else if (row == "append") {
-      mark(bytes, number);
-      bytes = co_await on.write_all_at(std::move(bytes), 0);
-      co_await on.sync(throwing, true);
+      mark(bytes, task_number);
+      bytes = co_await target.write_all_at(std::move(bytes), 0);
+      co_await target.sync(throwing, true);
     } else {
-      const std::uint64_t piece = all.take(out_size / piece_size);
+      const std::uint64_t piece = state.take(out_size / piece_size);
       if (piece == out_size / piece_size) break;
       mark(bytes, word(small_files, piece));
-      bytes = co_await on.write_all_at(std::move(bytes), piece * piece_size);
+      bytes = co_await target.write_all_at(std::move(bytes), piece * piece_size);
     }
-    all.count(began);
+    state.count(start_time);
   }
 }
 
-task<file> open_in(const plan& of, std::string name, int flags) { co_return co_await file::open(of.dir + "/" + name, flags); }
+task<file> open_in(const plan& options, std::string name, int flags) { co_return co_await file::open(options.dir + "/" + name, flags); }
 
-task<> run_all(shared& all) {
-  const plan& of = all.of;
-  file on;
-  if (of.row == "write") {
-    on = co_await open_in(of, "out", O_WRONLY | O_CREAT);
-  } else if (of.row == "append") {
-    on = co_await open_in(of, "log", O_WRONLY | O_CREAT | O_APPEND);
-  } else if (of.row != "open") {
-    on = co_await open_in(of, "big", O_RDONLY | (of.direct ? O_DIRECT : 0));
-    if (of.row == "random") posix_fadvise(on.fd(), 0, 0, POSIX_FADV_RANDOM);
+task<> run_all(shared& state) {
+  const plan& options = state.options;
+  file target;
+  if (options.row == "write") {
+    target = co_await open_in(options, "out", O_WRONLY | O_CREAT);
+  } else if (options.row == "append") {
+    target = co_await open_in(options, "log", O_WRONLY | O_CREAT | O_APPEND);
+  } else if (options.row != "open") {
+    target = co_await open_in(options, "big", O_RDONLY | (options.direct ? O_DIRECT : 0));
+    if (options.row == "random") posix_fadvise(target.fd(), 0, 0, POSIX_FADV_RANDOM);
   }
   std::vector<join_handle<void>> tasks;
-  for (std::size_t number = 0; number < of.tasks; ++number) tasks.push_back(spawn(one(all, on, number), level{0}));
-  for (auto& each : tasks) co_await each;
+  for (std::size_t number = 0; number < options.tasks; ++number) tasks.push_back(spawn(run_task(state, target, number), level{0}));
+  for (auto& handle : tasks) co_await handle;
 }
 
-task<> serve(stream peer, const file& from) {
+task<> serve(stream peer, const file& source) {
   std::string input;
   buffer answer(block);
   while (true) {
@@ -181,60 +181,60 @@ task<> serve(stream peer, const file& from) {
       std::uint64_t number;
       std::memcpy(&number, input.data(), 8);
       input.erase(0, 8);
-      transfer read = co_await from.read_at(std::move(answer), number * block);
+      transfer read = co_await source.read_at(std::move(answer), number * block);
       answer = co_await peer.write_all(std::move(read.buf));
     }
   }
 }
 
-task<> mixed(const plan& of, shared& all, clock_type::time_point& start, rusage& before) {
-  listener here = listener::tcp("127.0.0.1:0");
-  server::announce(here.fd());
-  stream peer = co_await here.accept();
+task<> mixed(const plan& options, shared& state, clock_type::time_point& start, rusage& before) {
+  listener acceptor = listener::tcp("127.0.0.1:0");
+  server::announce(acceptor.fd());
+  stream peer = co_await acceptor.accept();
   server::no_delay(peer.fd());
-  const file from = co_await open_in(of, "big", O_RDONLY);
+  const file source = co_await open_in(options, "big", O_RDONLY);
   start = clock_type::now();
   getrusage(RUSAGE_SELF, &before);
-  std::vector<std::unique_ptr<shared>> each;
+  std::vector<std::unique_ptr<shared>> writers;
   std::vector<file> files;
   std::vector<join_handle<void>> tasks;
   files.reserve(bulk);
   for (std::size_t number = 0; number < bulk; ++number) {
-    files.push_back(co_await open_in(of, "bulk-" + std::to_string(number), O_WRONLY | O_CREAT));
-    each.push_back(std::make_unique<shared>(shared{of, start + std::chrono::hours(1)}));
-    tasks.push_back(spawn(one(*each.back(), files.back(), number), level{40}));
+    files.push_back(co_await open_in(options, "bulk-" + std::to_string(number), O_WRONLY | O_CREAT));
+    writers.push_back(std::make_unique<shared>(shared{options, start + std::chrono::hours(1)}));
+    tasks.push_back(spawn(run_task(*writers.back(), files.back(), number), level{40}));
   }
-  co_await serve(std::move(peer), from);
-  for (auto& writer : each) writer->stopped = true;
-  for (auto& writer : tasks) co_await writer;
-  for (auto& writer : each) all.times.insert(all.times.end(), writer->times.begin(), writer->times.end());
+  co_await serve(std::move(peer), source);
+  for (auto& writer : writers) writer->is_stopped = true;
+  for (auto& handle : tasks) co_await handle;
+  for (auto& writer : writers) state.times.insert(state.times.end(), writer->times.begin(), writer->times.end());
 }
 
-task<std::uint64_t> check_all(const plan& of) {
+task<std::uint64_t> check_all(const plan& options) {
   std::uint64_t total = 0;
   buffer bytes = aligned(2 * block);
   for (std::uint64_t number = 0; number < small_files; number += 100) {
-    check(co_await whole(path_of(of, number), bytes) == small_length, "a small file");
+    check(co_await read_whole(path_of(options, number), bytes) == small_length, "a small file was not read to its end");
     total += sum(bytes);
     bytes.resize(2 * block);
   }
-  const file from = co_await open_in(of, "big", O_RDONLY);
+  const file source = co_await open_in(options, "big", O_RDONLY);
   bytes = aligned(block);
   for (int number = 511; number >= 0; --number) {
-    transfer read = co_await from.read_at(std::move(bytes), static_cast<std::uint64_t>(number) * block);
+    transfer read = co_await source.read_at(std::move(bytes), static_cast<std::uint64_t>(number) * block);
     bytes = std::move(read.buf);
     total += sum(bytes);
   }
   bytes = aligned(piece_size);
   for (std::uint64_t number = 0; number < 8; ++number) {
-    transfer read = co_await from.read_at(std::move(bytes), number * piece_size);
+    transfer read = co_await source.read_at(std::move(bytes), number * piece_size);
     bytes = std::move(read.buf);
     total += sum(bytes);
   }
-  const file out = co_await open_in(of, "out", O_WRONLY | O_CREAT);
+  const file out = co_await open_in(options, "out", O_WRONLY | O_CREAT);
   for (std::uint64_t number = 0; number < 8; ++number) bytes = co_await out.write_all_at(std::move(bytes), number * piece_size);
   co_await out.sync(throwing, true);
-  const file log = co_await open_in(of, "log", O_WRONLY | O_CREAT | O_APPEND);
+  const file log = co_await open_in(options, "log", O_WRONLY | O_CREAT | O_APPEND);
   bytes = pattern(record);
   for (int number = 0; number < 20; ++number) {
     bytes = co_await log.write_all_at(std::move(bytes), 0);
@@ -245,66 +245,66 @@ task<std::uint64_t> check_all(const plan& of) {
 
 plan parse(int argc, char** argv) {
   check(argc > 1, "usage: ROW --dir DIR [--seconds S] [--tasks N] [--direct] [--once]");
-  plan made;
-  made.row = argv[1];
-  for (int at = 2; at < argc; ++at) {
-    const std::string name = argv[at];
+  plan result;
+  result.row = argv[1];
+  for (int i = 2; i < argc; ++i) {
+    const std::string name = argv[i];
     if (name == "--direct") {
-      made.direct = true;
+      result.direct = true;
     } else if (name == "--once") {
-      made.once = true;
-    } else if (at + 1 == argc) {
-      fail("an option without a value");
+      result.once = true;
+    } else if (i + 1 == argc) {
+      fail("the last option lacks a value");
     } else if (name == "--dir") {
-      made.dir = argv[++at];
+      result.dir = argv[++i];
     } else if (name == "--seconds") {
-      made.seconds = std::atof(argv[++at]);
+      result.seconds = std::atof(argv[++i]);
     } else if (name == "--tasks") {
-      made.tasks = static_cast<std::size_t>(std::atoi(argv[++at]));
+      result.tasks = static_cast<std::size_t>(std::atoi(argv[++i]));
     }
   }
-  return made;
+  return result;
 }
 
-double of(timeval time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6; }
+double seconds_of(timeval time) { return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6; }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const plan asked = parse(argc, argv);
+  const plan options = parse(argc, argv);
   config settings;
   settings.vcpus = 1;
-  runtime made(settings);
-  const auto until = [](double seconds) {
+  runtime executor(settings);
+  const auto deadline_in = [](double seconds) {
     return clock_type::now() + std::chrono::duration_cast<clock_type::duration>(std::chrono::duration<double>(seconds));
   };
   std::uint64_t total = 0;
   auto start = clock_type::now();
   rusage before{}, after{};
-  const bool is_check = asked.row == "check", is_mixed = asked.row == "mixed";
-  if (!asked.once && !is_check && !is_mixed) {
-    shared all{asked, until(0.1)};
-    made.block_on(run_all(all));
+  const bool is_check = options.row == "check", is_mixed = options.row == "mixed";
+  if (!options.once && !is_check && !is_mixed) {
+    shared state{options, deadline_in(0.1)};
+    executor.block_on(run_all(state));
   }
-  shared all{asked, until(asked.seconds)};
+  shared state{options, deadline_in(options.seconds)};
   start = clock_type::now();
   getrusage(RUSAGE_SELF, &before);
   if (is_check) {
-    total = made.block_on(check_all(asked));
+    total = executor.block_on(check_all(options));
   } else if (is_mixed) {
-    made.block_on(mixed(asked, all, start, before));
+    executor.block_on(mixed(options, state, start, before));
   } else {
-    made.block_on(run_all(all));
+    executor.block_on(run_all(state));
   }
-  const double took = std::chrono::duration<double>(clock_type::now() - start).count();
+  const double seconds = std::chrono::duration<double>(clock_type::now() - start).count();
   getrusage(RUSAGE_SELF, &after);
-  std::sort(all.times.begin(), all.times.end());
-  const auto at = [&](double quantile) {
-    if (all.times.empty()) return 0.0;
-    const auto index = static_cast<std::size_t>(static_cast<double>(all.times.size()) * quantile);
-    return all.times[std::min(index, all.times.size() - 1)] / 1e3;
+  std::sort(state.times.begin(), state.times.end());
+  const auto percentile_us = [&](double quantile) {
+    if (state.times.empty()) return 0.0;
+    const auto index = static_cast<std::size_t>(static_cast<double>(state.times.size()) * quantile);
+    return state.times[std::min(index, state.times.size() - 1)] / 1e3;
   };
   std::printf("{\"ops\":%zu,\"seconds\":%.6f,\"p50\":%.2f,\"p99\":%.2f,\"p999\":%.2f,\"user\":%.6f,\"sys\":%.6f,\"sum\":%" PRIu64 "}\n",
-              all.times.size(), took, at(0.5), at(0.99), at(0.999), of(after.ru_utime) - of(before.ru_utime),
-              of(after.ru_stime) - of(before.ru_stime), total);
+              state.times.size(), seconds, percentile_us(0.5), percentile_us(0.99), percentile_us(0.999), seconds_of(after.ru_utime) - seconds_of(before.ru_utime),
+              seconds_of(after.ru_stime) - seconds_of(before.ru_stime), total);
 }

@@ -26,14 +26,14 @@ namespace {
 
 thread_local io_uring ring;
 
-struct waiting {
+struct pending_operation {
   std::coroutine_handle<> resume;
   int result;
 };
 
 /// The slots of pending operations, by token. Slots do not move.
 struct slab {
-  std::deque<waiting> slots;
+  std::deque<pending_operation> slots;
   std::vector<std::size_t> free;
   std::size_t take() {
     if (free.empty()) {
@@ -59,9 +59,9 @@ struct task {
 };
 
 io_uring_sqe* entry() {
-  io_uring_sqe* made;
-  while ((made = io_uring_get_sqe(&ring)) == nullptr) io_uring_submit(&ring);
-  return made;
+  io_uring_sqe* sqe;
+  while ((sqe = io_uring_get_sqe(&ring)) == nullptr) io_uring_submit(&ring);
+  return sqe;
 }
 
 struct operation {
@@ -75,15 +75,15 @@ struct operation {
   }
 };
 
-operation receive(int fd, char* to, std::size_t size) {
+operation receive(int fd, char* buffer, std::size_t size) {
   io_uring_sqe* sqe = entry();
-  io_uring_prep_recv(sqe, fd, to, size, 0);
+  io_uring_prep_recv(sqe, fd, buffer, size, 0);
   return operation(sqe);
 }
 
-operation send(int fd, const char* from, std::size_t size) {
+operation send(int fd, const char* data, std::size_t size) {
   io_uring_sqe* sqe = entry();
-  io_uring_prep_send(sqe, fd, from, size, MSG_NOSIGNAL);
+  io_uring_prep_send(sqe, fd, data, size, MSG_NOSIGNAL);
   return operation(sqe);
 }
 
@@ -97,12 +97,12 @@ task converse(int fd) {
   server::no_delay(fd);
   server::plaintext requests;
   std::string replies;
-  std::vector<char> room(8192);
+  std::vector<char> buffer(8192);
   bool open = true;
   while (open) {
-    const int count = co_await receive(fd, room.data(), room.size());
+    const int count = co_await receive(fd, buffer.data(), buffer.size());
     if (count <= 0) break;
-    open = requests.feed({room.data(), static_cast<std::size_t>(count)}, replies);
+    open = requests.feed({buffer.data(), static_cast<std::size_t>(count)}, replies);
     std::string_view rest = replies;
     while (!rest.empty()) {
       const int sent = co_await send(fd, rest.data(), rest.size());
@@ -117,21 +117,21 @@ task converse(int fd) {
   close(fd);
 }
 
-task serve(int listening) {
+task serve(int listener) {
   while (true) {
-    const int fd = co_await accept(listening);
+    const int fd = co_await accept(listener);
     if (fd >= 0) converse(fd);
   }
 }
 
-/// Returns a listening socket at the address, which other threads may share if there are any.
-int listening(const sockaddr_in& at, bool shared) {
+/// Returns a listening socket at the address, which other threads may share if `is_shared`.
+int open_listener(const sockaddr_in& address, bool is_shared) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
-  const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0 && listen(fd, 1024) == 0;
-  return bound ? fd : -1;
+  if (is_shared) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
+  const bool is_bound = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 && listen(fd, 1024) == 0;
+  return is_bound ? fd : -1;
 }
 
 /// Serves forever; returns only if the ring cannot be created.
@@ -156,21 +156,21 @@ int main(int argc, char** argv) {
   const auto options = server::parse(argc, argv);
   if (options.work == "matrix") return 2;
   const auto colon = options.address.rfind(':');
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(static_cast<std::uint16_t>(std::stoi(options.address.substr(colon + 1))));
-  inet_pton(AF_INET, options.address.substr(0, colon).c_str(), &at.sin_addr);
-  const int first = listening(at, options.vcpus > 1);
-  if (first < 0) return 1;
-  socklen_t size = sizeof at;
-  getsockname(first, reinterpret_cast<sockaddr*>(&at), &size);
-  std::vector<std::thread> others;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(options.address.substr(colon + 1))));
+  inet_pton(AF_INET, options.address.substr(0, colon).c_str(), &address.sin_addr);
+  const int listener = open_listener(address, options.vcpus > 1);
+  if (listener < 0) return 1;
+  socklen_t size = sizeof address;
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  std::vector<std::thread> threads;
   for (unsigned i = 1; i < options.vcpus; ++i) {
-    const int fd = listening(at, true);
+    const int fd = open_listener(address, true);
     if (fd < 0) return 1;
-    others.emplace_back(run, fd);
+    threads.emplace_back(run, fd);
   }
-  server::announce(first);
-  run(first);
+  server::announce(listener);
+  run(listener);
   return 2;
 }

@@ -39,7 +39,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = seconds.filter(|seconds| (0.1..=60.0).contains(seconds));
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| "expected 0.1 to 60".into())
+        .ok_or_else(|| "expected a number of seconds from 0.1 to 60".into())
 }
 
 fn main() -> ExitCode {
@@ -59,21 +59,24 @@ fn main() -> ExitCode {
 
 fn run(time: Duration) -> Result<(), Box<dyn std::error::Error>> {
     let cpu = spinners::last_cpu()?;
-    let found = Calibration::measure(Some(cpu))?;
+    let calibration = Calibration::measure(Some(cpu))?;
     let us = |ns: u64| ns as f64 / 1e3;
     print(
         "elevation: two switches, µs",
         "machine",
-        us(found.switch.p50_ns),
+        us(calibration.switch.p50_ns),
     );
-    let min_quantum = found.min_quantum();
+    let min_quantum = calibration.min_quantum();
     print(
         "timer floor, µs",
         "machine",
         us(min_quantum.as_nanos() as u64),
     );
-    let late = found.timers.last().map_or(0, |timer| timer.lateness.p99_ns);
-    print("timer lateness p99, µs", "machine", us(late));
+    let lateness_ns = calibration
+        .timers
+        .last()
+        .map_or(0, |timer| timer.lateness.p99_ns);
+    print("timer lateness p99, µs", "machine", us(lateness_ns));
     runs::alone(cpu, time)?;
     for count in [2, 8] {
         for slice in [Duration::from_millis(5), Duration::from_micros(200)] {

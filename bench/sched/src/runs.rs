@@ -21,6 +21,7 @@ const SCHEDULER: Priority = Priority::of::<45>();
 /// Time for a run to settle before it is measured.
 const SETTLE: Duration = Duration::from_millis(50);
 
+/// A scheduler that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     Upshift,
@@ -52,20 +53,21 @@ pub(crate) fn alone(cpu: usize, time: Duration) -> Result<()> {
     let spinner = Spinner::start(cpu)?;
     std::thread::sleep(SETTLE);
     spinner.begin();
-    let began = now();
+    let start_time = now();
     std::thread::sleep(time);
-    let ran: u64 = (spinner.record().stretches.iter())
+    let running_ns: u64 = (spinner.record().stretches.iter())
         .map(|(begin, end)| end - begin)
         .sum();
-    let lost = 100.0 * (1.0 - ran as f64 / (now() - began) as f64);
+    let lost_percent = 100.0 * (1.0 - running_ns as f64 / (now() - start_time) as f64);
     print(
         "one process alone: time in which it did not run, %",
         Contender::Kernel.name(),
-        lost,
+        lost_percent,
     );
     Ok(())
 }
 
+/// Records of one run.
 struct Run {
     records: Vec<Record>,
     /// Absolute times in ns at which a task came to the front, which means that it was selected to
@@ -77,10 +79,11 @@ struct Run {
     elapsed: u64,
     upshift: Option<upshift_sched::Report>,
     /// CPU time of the published algorithm's scheduler, in ns.
-    trick: u64,
+    trick_cpu_time: u64,
 }
 
-fn upshift(
+/// Runs `during` while Upshift schedules the processes.
+fn run_upshift(
     pids: Vec<i32>,
     cpu: usize,
     policy: Box<dyn Policy>,
@@ -93,9 +96,9 @@ fn upshift(
     let base = config.base;
     let scheduler = Scheduler::start(&elevator, cpu, SCHEDULER, move || {
         let mut engine = Engine::new(config, policy);
-        let watch = ProcessMonitor::start(&engine.control(), &handle, SCHEDULER)?;
+        let monitor = ProcessMonitor::start(&engine.control(), &handle, SCHEDULER)?;
         for pid in pids {
-            engine.add(Processes::attach(&handle, &watch, pid, base, false)?)?;
+            engine.add(Processes::attach(&handle, &monitor, pid, base, false)?)?;
         }
         Ok::<_, SchedError>(engine)
     })?;
@@ -114,7 +117,7 @@ fn run(
     let pids: Vec<i32> = spinners.iter().map(|spinner| spinner.pid).collect();
     let begin = || spinners.iter().for_each(Spinner::begin);
     let records = || spinners.iter().map(Spinner::record).collect();
-    let began = now();
+    let start_time = now();
     match contender {
         Contender::Kernel => {
             begin();
@@ -123,22 +126,22 @@ fn run(
                 records: records(),
                 fronts: Vec::new(),
                 open: Vec::new(),
-                elapsed: now() - began,
+                elapsed: now() - start_time,
                 upshift: None,
-                trick: 0,
+                trick_cpu_time: 0,
             })
         }
         Contender::Trick => {
             begin();
-            let done = trick::round_robin(pids, slice, cpu, time)?;
-            let elapsed = now() - began;
+            let outcome = trick::round_robin(pids, slice, cpu, time)?;
+            let elapsed = now() - start_time;
             Ok(Run {
                 records: records(),
-                fronts: done.fronts,
+                fronts: outcome.fronts,
                 open: Vec::new(),
                 elapsed,
                 upshift: None,
-                trick: done.cpu_time,
+                trick_cpu_time: outcome.cpu_time,
             })
         }
         Contender::Script => {
@@ -148,20 +151,20 @@ fn run(
                 records: records(),
                 fronts: Vec::new(),
                 open: Vec::new(),
-                elapsed: now() - began,
+                elapsed: now() - start_time,
                 upshift: None,
-                trick: 0,
+                trick_cpu_time: 0,
             })
         }
         Contender::Upshift => {
-            let (mut from, mut to, mut last) = (0, 0, Vec::new());
-            let ended = upshift(pids, cpu, policy, || {
+            let (mut start, mut end, mut last_records) = (0, 0, Vec::new());
+            let ended = run_upshift(pids, cpu, policy, || {
                 std::thread::sleep(SETTLE);
                 begin();
-                from = now();
+                start = now();
                 std::thread::sleep(time);
-                last = records();
-                to = now();
+                last_records = records();
+                end = now();
             })?;
             let (report, trace) = ended?;
             let zero = report.began;
@@ -170,12 +173,12 @@ fn run(
                 _ => None,
             };
             Ok(Run {
-                records: last,
+                records: last_records,
                 fronts: trace.events().iter().filter_map(front).collect(),
                 open: open_pieces(zero, trace.events()),
-                elapsed: to - from,
+                elapsed: end - start,
                 upshift: Some(report),
-                trick: 0,
+                trick_cpu_time: 0,
             })
         }
     }
@@ -194,6 +197,7 @@ fn open_pieces(zero: u64, events: &[upshift_sched::Event]) -> Vec<(u64, u64)> {
     pieces
 }
 
+/// Measures `count` processes that take turns of `slice`.
 pub(crate) fn turns(
     contender: Contender,
     cpu: usize,
@@ -215,10 +219,10 @@ pub(crate) fn turns(
         .map(|record| record.loops as f64)
         .collect();
     let all: f64 = loops.iter().sum();
-    let off = |loops: &f64| (loops / all - 1.0 / count as f64).abs() * 100.0;
+    let deviation = |loops: &f64| (loops / all - 1.0 / count as f64).abs() * 100.0;
     say(
         "largest deviation of a share, points",
-        loops.iter().map(off).fold(0.0, f64::max),
+        loops.iter().map(deviation).fold(0.0, f64::max),
     );
     let lengths = |record: &Record| {
         record
@@ -227,22 +231,25 @@ pub(crate) fn turns(
             .map(|(begin, end)| end - begin)
             .sum::<u64>()
     };
-    let ran: u64 = run.records.iter().map(lengths).sum();
+    let running_ns: u64 = run.records.iter().map(lengths).sum();
     say(
         "time in which none of them ran, %",
-        100.0 * (1.0 - ran as f64 / run.elapsed as f64),
+        100.0 * (1.0 - running_ns as f64 / run.elapsed as f64),
     );
-    say("a turn, median, µs", turn(&run) / 1e3);
+    say("a turn, median, µs", median_stretch(&run) / 1e3);
     let per_switch = |ns: u64, switches: u64| ns as f64 / 1e3 / switches.max(1) as f64;
     let cpu_time = "scheduler's CPU time per switch, µs";
     if contender == Contender::Trick {
-        say(cpu_time, per_switch(run.trick, run.fronts.len() as u64));
+        say(
+            cpu_time,
+            per_switch(run.trick_cpu_time, run.fronts.len() as u64),
+        );
     }
     if !run.fronts.is_empty() {
         let (closed, open) = out_of_turn(&run);
         say("ran out of turn, %", 100.0 * closed);
         say("ran out of turn in open pieces, %", 100.0 * open);
-        say("gap at a switch, median, µs", gap(&run) / 1e3);
+        say("gap at a switch, median, µs", median_gap(&run) / 1e3);
     }
     if let Some(report) = run.upshift {
         say(
@@ -261,36 +268,43 @@ pub(crate) fn turns(
 /// Returns the shares of the running time in which a process ran although it was not in front:
 /// outside of open intervals, and inside them.
 fn out_of_turn(run: &Run) -> (f64, f64) {
-    let (mut closed, mut open, mut all) = (0, 0, 0);
+    let (mut closed, mut open, mut total) = (0, 0, 0);
     // Times recorded after the last turn belong to no turn.
-    let last = run.fronts.last().map_or(0, |&(at, _)| at);
+    let last = run.fronts.last().map_or(0, |&(time, _)| time);
     for (task, record) in run.records.iter().enumerate() {
         for &(begin, end) in record.stretches.iter().filter(|(_, end)| *end <= last) {
-            all += end - begin;
-            let mut at = run
+            total += end - begin;
+            let mut index = run
                 .fronts
-                .partition_point(|&(from, _)| from <= begin)
+                .partition_point(|&(time, _)| time <= begin)
                 .max(1)
                 - 1;
-            while let Some(&(from, front)) = run.fronts.get(at).filter(|(from, _)| *from < end) {
-                let to = run.fronts.get(at + 1).map_or(end, |&(to, _)| to).min(end);
-                let from = from.max(begin);
-                if front != task && from < to {
-                    let within = |&(a, b): &(u64, u64)| b.min(to).saturating_sub(a.max(from));
+            while let Some(&(turn_begin, front)) =
+                run.fronts.get(index).filter(|(time, _)| *time < end)
+            {
+                let turn_end = run
+                    .fronts
+                    .get(index + 1)
+                    .map_or(end, |&(time, _)| time)
+                    .min(end);
+                let turn_begin = turn_begin.max(begin);
+                if front != task && turn_begin < turn_end {
+                    let within =
+                        |&(a, b): &(u64, u64)| b.min(turn_end).saturating_sub(a.max(turn_begin));
                     let part: u64 = run.open.iter().map(within).sum();
                     open += part;
-                    closed += to - from - part;
+                    closed += turn_end - turn_begin - part;
                 }
-                at += 1;
+                index += 1;
             }
         }
     }
-    let part = |ns: u64| ns as f64 / all.max(1) as f64;
+    let part = |ns: u64| ns as f64 / total.max(1) as f64;
     (part(closed), part(open))
 }
 
 /// Returns the median time for which a process ran without a pause, in ns.
-fn turn(run: &Run) -> f64 {
+fn median_stretch(run: &Run) -> f64 {
     let stretches = run.records.iter().flat_map(|record| &record.stretches);
     let mut lengths: Vec<u64> = stretches.map(|(begin, end)| end - begin).collect();
     lengths.sort_unstable();
@@ -300,18 +314,18 @@ fn turn(run: &Run) -> f64 {
 }
 
 /// Returns the median time between the end of one process and the beginning of another, in ns.
-fn gap(run: &Run) -> f64 {
-    let mut all: Vec<(u64, u64, usize)> = Vec::new();
+fn median_gap(run: &Run) -> f64 {
+    let mut stretches: Vec<(u64, u64, usize)> = Vec::new();
     for (task, record) in run.records.iter().enumerate() {
-        all.extend(
+        stretches.extend(
             record
                 .stretches
                 .iter()
                 .map(|&(begin, end)| (begin, end, task)),
         );
     }
-    all.sort_unstable();
-    let pairs = all.windows(2).filter(|pair| pair[0].2 != pair[1].2);
+    stretches.sort_unstable();
+    let pairs = stretches.windows(2).filter(|pair| pair[0].2 != pair[1].2);
     let mut gaps: Vec<u64> = pairs
         .map(|pair| pair[1].0.saturating_sub(pair[0].1))
         .collect();
@@ -339,31 +353,38 @@ pub(crate) fn with_bystander(contender: Contender, cpu: usize, time: Duration) -
         slice,
         time.max(Duration::from_secs(3)),
     )?;
-    let own = bystander.record();
-    let ran: u64 = own.stretches.iter().map(|(begin, end)| end - begin).sum();
-    let share = 100.0 * ran as f64 / run.elapsed as f64;
+    let record = bystander.record();
+    let running_ns: u64 = record
+        .stretches
+        .iter()
+        .map(|(begin, end)| end - begin)
+        .sum();
+    let share = 100.0 * running_ns as f64 / run.elapsed as f64;
     print(
         "2 × 5 ms and an ordinary process: its share, %",
         contender.name(),
         share,
     );
-    let pauses = own.stretches.windows(2).map(|pair| pair[1].0 - pair[0].1);
-    let longest = pauses.max().unwrap_or(0) as f64 / 1e6;
+    let pauses = record
+        .stretches
+        .windows(2)
+        .map(|pair| pair[1].0 - pair[0].1);
+    let longest_pause_ms = pauses.max().unwrap_or(0) as f64 / 1e6;
     print(
         "2 × 5 ms and an ordinary process: longest wait, ms",
         contender.name(),
-        longest,
+        longest_pause_ms,
     );
     let loops: Vec<f64> = run
         .records
         .iter()
         .map(|record| record.loops as f64)
         .collect();
-    let off = (loops[0] / (loops[0] + loops[1]) - 0.5).abs() * 100.0;
+    let deviation = (loops[0] / (loops[0] + loops[1]) - 0.5).abs() * 100.0;
     print(
         "2 × 5 ms and an ordinary process: deviation, points",
         contender.name(),
-        off,
+        deviation,
     );
     Ok(())
 }
@@ -375,8 +396,8 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
         .collect::<io::Result<Vec<_>>>()?;
     std::thread::sleep(SETTLE);
     let lengths = [5_000_000u64, 1_000_000, 3_000_000, 400_000];
-    let entry = |(at, &length): (usize, &u64)| Entry {
-        tasks: vec![TaskId(at % 3)],
+    let entry = |(index, &length): (usize, &u64)| Entry {
+        tasks: vec![TaskId(index % 3)],
         length,
     };
     let entries: Vec<Entry> = lengths.iter().enumerate().map(entry).collect();
@@ -389,11 +410,12 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
         Duration::ZERO,
         time,
     )?;
-    let began = run.upshift.as_ref().map_or(0, |report| report.began);
+    let start_time = run.upshift.as_ref().map_or(0, |report| report.began);
     let total: u64 = lengths.iter().sum();
-    let mut late: Vec<u64> = Vec::new();
+    let mut latenesses: Vec<u64> = Vec::new();
     for &(at, task) in &run.fronts {
-        // The first time after the switch at which this process ran.
+        // The first time after the switch at which this process ran. Entries whose process did not
+        // run within 200 µs are left out.
         let stretches = &run.records[task].stretches;
         let first = stretches
             .iter()
@@ -402,31 +424,32 @@ pub(crate) fn table(cpu: usize, time: Duration) -> Result<()> {
         let Some(first) = first.filter(|first| first - at < 200_000) else {
             continue;
         };
-        let since = (first - began) % total;
+        let offset = (first - start_time) % total;
         let mut begin = 0;
-        let mut least = since;
+        let mut lateness = offset;
         for length in lengths {
             begin += length;
-            if since >= begin {
-                least = least.min(since - begin);
+            if offset >= begin {
+                lateness = lateness.min(offset - begin);
             }
         }
-        late.push(least);
+        latenesses.push(lateness);
     }
-    late.sort_unstable();
-    let at = |percent: usize| {
-        late.get(late.len() * percent / 100)
+    latenesses.sort_unstable();
+    let percentile_us = |percent: usize| {
+        latenesses
+            .get(latenesses.len() * percent / 100)
             .map_or(0.0, |&ns| ns as f64 / 1e3)
     };
     print(
         "timetable: an entry begins late by, median, µs",
         Contender::Upshift.name(),
-        at(50),
+        percentile_us(50),
     );
     print(
         "timetable: an entry begins late by, p99, µs",
         Contender::Upshift.name(),
-        at(99),
+        percentile_us(99),
     );
     Ok(())
 }

@@ -9,11 +9,11 @@ use upshift_elevate::sys::{CpuSet, Kernel, Sys};
 
 /// Largest number of stretches that are recorded per process. A *stretch* is a period in which the
 /// process ran without interruption.
-const ROOM: usize = 60_000;
-/// Gap between two reads of the clock, in ns, above which a spinner counts as interrupted.
-const PAUSE: u64 = 4_000;
-/// Largest lifetime of a spinning process, in s.
-const LIFE: u32 = 120;
+const MAX_STRETCHES: usize = 60_000;
+/// Gap between two reads of the clock above which a spinner counts as interrupted.
+const MIN_PAUSE_NS: u64 = 4_000;
+/// Largest lifetime of a spinning process.
+const MAX_LIFETIME_S: u32 = 120;
 
 /// Returns the last CPU that this process may use, because the first one has most of the
 /// interrupts.
@@ -43,21 +43,25 @@ pub(crate) fn read(clock: libc::clockid_t) -> u64 {
 struct Page {
     /// Incremented when recording starts anew.
     epoch: AtomicU32,
+    /// Number of reads of the clock since recording started.
     loops: AtomicU64,
-    recorded: AtomicU64,
+    /// Number of valid elements of `stretches`.
+    stretch_count: AtomicU64,
     /// Current stretch of the process, or its last one: begin and end.
     current: (AtomicU64, AtomicU64),
-    stretches: [(AtomicU64, AtomicU64); ROOM],
+    stretches: [(AtomicU64, AtomicU64); MAX_STRETCHES],
 }
 
+/// Record of a spinning process.
 #[derive(Debug)]
 pub(crate) struct Record {
+    /// Number of reads of the clock.
     pub(crate) loops: u64,
     /// Times at which the process ran, in order: begin and end.
     pub(crate) stretches: Vec<(u64, u64)>,
 }
 
-/// Ended on drop.
+/// A spinning process, which is killed on drop.
 pub(crate) struct Spinner {
     pub(crate) pid: i32,
     page: *mut Page,
@@ -82,7 +86,7 @@ impl Spinner {
             return Err(io::Error::last_os_error());
         }
         let page: *mut Page = page.cast();
-        let only = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
+        let cpu_set = CpuSet::only(cpu).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: after a fork, the child may not rely on locks of other threads. It only makes
         // system calls, and only touches its locals and the page.
         let pid = unsafe { libc::fork() };
@@ -92,10 +96,10 @@ impl Spinner {
                 // SAFETY: the calls take no pointers.
                 unsafe {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    libc::alarm(LIFE);
+                    libc::alarm(MAX_LIFETIME_S);
                 }
                 // A child that cannot be pinned is measured anyway, with poor figures.
-                let _ = Kernel.sched_setaffinity(0, &only);
+                let _ = Kernel.sched_setaffinity(0, &cpu_set);
                 // SAFETY: the reference is valid, because the page stays mapped and zeroes are a
                 // valid `Page`.
                 spin(unsafe { &*page })
@@ -114,22 +118,24 @@ impl Spinner {
     pub(crate) fn begin(&self) {
         let page = self.page();
         page.loops.store(0, Relaxed);
-        page.recorded.store(0, Relaxed);
+        page.stretch_count.store(0, Relaxed);
         page.epoch.fetch_add(1, Release);
     }
 
     /// Returns the record since [`begin`](Self::begin).
     pub(crate) fn record(&self) -> Record {
         let page = self.page();
-        let recorded = (page.recorded.load(Acquire) as usize).min(ROOM);
+        let stretch_count = (page.stretch_count.load(Acquire) as usize).min(MAX_STRETCHES);
         let stretch =
             |(begin, end): &(AtomicU64, AtomicU64)| (begin.load(Relaxed), end.load(Relaxed));
-        let mut stretches: Vec<(u64, u64)> =
-            page.stretches[..recorded].iter().map(stretch).collect();
+        let mut stretches: Vec<(u64, u64)> = page.stretches[..stretch_count]
+            .iter()
+            .map(stretch)
+            .collect();
         // The current stretch is recorded when the process runs again, but already counts.
         let current = stretch(&page.current);
         let last = stretches.last().map_or(0, |&(_, end)| end);
-        if recorded < ROOM && last < current.0 && current.0 < current.1 {
+        if stretch_count < MAX_STRETCHES && last < current.0 && current.0 < current.1 {
             stretches.push(current);
         }
         Record {
@@ -154,22 +160,22 @@ impl Drop for Spinner {
 fn spin(page: &Page) -> ! {
     let mut epoch = page.epoch.load(Acquire);
     let (mut begin, mut last) = (now(), now());
-    let (mut loops, mut recorded) = (0u64, 0usize);
+    let (mut loops, mut stretch_count) = (0u64, 0usize);
     loop {
-        let at = now();
+        let time = now();
         let current = page.epoch.load(Relaxed);
         if current != epoch {
-            (epoch, loops, recorded, begin) = (current, 0, 0, at);
-        } else if at - last > PAUSE {
-            if let Some((from, to)) = page.stretches.get(recorded) {
+            (epoch, loops, stretch_count, begin) = (current, 0, 0, time);
+        } else if time - last > MIN_PAUSE_NS {
+            if let Some((from, to)) = page.stretches.get(stretch_count) {
                 from.store(begin, Relaxed);
                 to.store(last, Relaxed);
-                recorded += 1;
-                page.recorded.store(recorded as u64, Release);
+                stretch_count += 1;
+                page.stretch_count.store(stretch_count as u64, Release);
             }
-            begin = at;
+            begin = time;
         }
-        last = at;
+        last = time;
         page.current.0.store(begin, Relaxed);
         page.current.1.store(last, Relaxed);
         loops += 1;

@@ -3,8 +3,9 @@
 //! Common OS Features" (APSys 2024).
 //!
 //! The scheduler has priority 3 on the CPU of the processes. In each turn it sets the next process
-//! to 2 and the previous one to 1, and sleeps for the interval. Unlike the published scheduler, it
-//! stops after a given time, records its switches, and restores the policy of the processes.
+//! to priority 2 and the previous process to 1, and sleeps for the interval. Unlike the published
+//! scheduler, it stops after a given time, records its switches, and restores the policy of the
+//! processes.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use crate::spinners::{now, read};
 
-fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
+fn set_policy(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     let parameter = libc::sched_param {
         sched_priority: priority,
     };
@@ -23,14 +24,16 @@ fn set(pid: i32, policy: i32, priority: i32) -> io::Result<()> {
     }
 }
 
+/// Result of [`round_robin`].
 #[derive(Debug)]
 pub(crate) struct Scheduled {
     /// Times in ns at which a process came to the front, with the index of the process.
     pub(crate) fronts: Vec<(u64, usize)>,
+    /// CPU time of the scheduler, in ns.
     pub(crate) cpu_time: u64,
 }
 
-/// Runs round-robin for `time`.
+/// Lets the processes take turns of `interval`, for `time`.
 pub(crate) fn round_robin(
     pids: Vec<i32>,
     interval: Duration,
@@ -38,41 +41,42 @@ pub(crate) fn round_robin(
     time: Duration,
 ) -> io::Result<Scheduled> {
     let thread = std::thread::spawn(move || {
-        let Some(only) = upshift_elevate::sys::CpuSet::only(cpu) else {
+        let Some(cpu_set) = upshift_elevate::sys::CpuSet::only(cpu) else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        set(0, libc::SCHED_FIFO, 3)?;
-        upshift_elevate::sys::Sys::sched_setaffinity(&upshift_elevate::sys::Kernel, 0, &only)?;
+        set_policy(0, libc::SCHED_FIFO, 3)?;
+        upshift_elevate::sys::Sys::sched_setaffinity(&upshift_elevate::sys::Kernel, 0, &cpu_set)?;
         let end = now() + time.as_nanos() as u64;
         let mut fronts = Vec::with_capacity(1 << 16);
-        let scheduled = 'run: loop {
+        let outcome = 'run: loop {
             for next in 0..pids.len() {
                 let previous = next.checked_sub(1).unwrap_or(pids.len() - 1);
-                let raised = set(pids[next], libc::SCHED_FIFO, 2);
-                let done = raised.and_then(|()| set(pids[previous], libc::SCHED_FIFO, 1));
+                let result = set_policy(pids[next], libc::SCHED_FIFO, 2);
+                let result = result.and_then(|()| set_policy(pids[previous], libc::SCHED_FIFO, 1));
                 fronts.push((now(), next));
-                if done.is_err() || now() >= end {
-                    break 'run done;
+                if result.is_err() || now() >= end {
+                    break 'run result;
                 }
                 std::thread::sleep(interval);
             }
         };
         for &pid in &pids {
-            set(pid, libc::SCHED_OTHER, 0)?;
+            set_policy(pid, libc::SCHED_OTHER, 0)?;
         }
         let cpu_time = read(libc::CLOCK_THREAD_CPUTIME_ID);
-        scheduled.map(|()| Scheduled { fronts, cpu_time })
+        outcome.map(|()| Scheduled { fronts, cpu_time })
     });
     thread
         .join()
         .unwrap_or_else(|_| Err(io::Error::other("the scheduler panicked")))
 }
 
+/// The published algorithm as a script.
 const SCRIPT: &str = include_str!("trick.sh");
 /// Time beyond the requested one after which the script is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs round-robin by the script, for `time`.
+/// Lets the processes take turns of `interval` by the script, for `time`.
 pub(crate) fn script(
     pids: &[i32],
     interval: Duration,
@@ -109,7 +113,7 @@ mod tests {
         let cpu = last_cpu().unwrap();
         let spinners = [Spinner::start(cpu).unwrap(), Spinner::start(cpu).unwrap()];
         let pids = spinners.each_ref().map(|spinner| spinner.pid);
-        if set(pids[0], libc::SCHED_FIFO, 1).is_err() {
+        if set_policy(pids[0], libc::SCHED_FIFO, 1).is_err() {
             eprintln!("skipped: SCHED_FIFO is not permitted");
             return;
         }

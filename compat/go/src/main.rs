@@ -85,10 +85,10 @@ fn sockets(runtime: &Runtime, parties: &mut Parties) {
             async move {
                 let mut stream = stream.lock().await;
                 let mut byte = [0];
-                let asked = stream.read_exact(&mut byte).await;
-                asked.expect("cannot read a request");
-                let (written, _) = stream.write_all(byte).await;
-                written.expect("cannot write a response");
+                let result = stream.read_exact(&mut byte).await;
+                result.expect("cannot read a request");
+                let (result, _) = stream.write_all(byte).await;
+                result.expect("cannot write a response");
             }
         };
         parties.party(runtime, level, work(200), answer);

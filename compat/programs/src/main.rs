@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use operations::{Operation, Result};
 use upshift::{Level, Runtime};
 
+/// Number of runs in a series.
 const RUNS: usize = 300;
 /// Time limit of a series. A series that takes longer has starved the urgent coroutine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,21 +28,21 @@ fn main() -> Result<()> {
         .ok_or("usage: compat-programs NAME")?;
     let runtime = Runtime::builder().vcpus(2).build()?;
     let operation_name = name.clone();
-    let (alone, beside) = runtime.block_on(async move {
+    let (alone, beside_busy) = runtime.block_on(async move {
         // The operation runs in a spawned coroutine, as in a program, and not in the main one.
         let run = async move {
             let operation = operations::make(&operation_name).await?;
             let alone = median(&operation).await?;
             let stop = Arc::new(AtomicBool::new(false));
-            let busy: Vec<_> = (0..4).map(|_| compute(stop.clone())).collect();
-            let beside = median(&operation).await?;
+            let busy_coroutines: Vec<_> = (0..4).map(|_| compute(stop.clone())).collect();
+            let beside_busy = median(&operation).await?;
             stop.store(true, Ordering::Relaxed);
-            for coroutine in busy {
+            for coroutine in busy_coroutines {
                 if coroutine.await? {
                     return Err("a coroutine of level 40 reached its time limit".into());
                 }
             }
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((alone, beside))
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>((alone, beside_busy))
         };
         upshift::spawn(run, Level::at::<8>()).await?
     })?;
@@ -50,7 +51,7 @@ fn main() -> Result<()> {
         .enable_all()
         .build()?
         .block_on(async { median(&operations::make(&name).await?).await })?;
-    println!("| {name} | {alone} | {beside} | {tokio} |");
+    println!("| {name} | {alone} | {beside_busy} | {tokio} |");
     Ok(())
 }
 

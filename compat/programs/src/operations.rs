@@ -34,6 +34,7 @@ where
     Box::new(move || Box::pin(run(shared.clone())))
 }
 
+/// Creates the operation with this name.
 pub async fn make(name: &str) -> Result<Operation> {
     match name {
         "reqwest-http1" => request(false).await,
@@ -118,7 +119,7 @@ async fn web_socket() -> Result<Operation> {
     Ok(operation(Mutex::new(socket), |socket| async move {
         let mut socket = socket.lock().await;
         socket.send("hello".into()).await?;
-        let answer = socket.next().await.ok_or("closed")??;
+        let answer = socket.next().await.ok_or("the web socket was closed")??;
         (answer.to_text()? == "hello")
             .then_some(())
             .ok_or("unexpected response".into())
@@ -163,11 +164,11 @@ async fn redis() -> Result<Operation> {
     let connection = client.get_multiplexed_async_connection().await?;
     Ok(operation(connection, |connection| async move {
         let mut connection = (*connection).clone();
-        let counted: i64 = redis::cmd("INCR")
+        let count: i64 = redis::cmd("INCR")
             .arg("n")
             .query_async(&mut connection)
             .await?;
-        (counted > 0).then_some(()).ok_or("no count".into())
+        (count > 0).then_some(()).ok_or("unexpected count".into())
     }))
 }
 

@@ -48,43 +48,50 @@ impl Drop for Server {
     }
 }
 
-/// For each mode, prints the medians over the rounds, and the ratio of the mode's p99 to tokio's
-/// p99 in the same round.
+/// Measures all modes. For each mode, prints the medians over the rounds, and the ratio of the
+/// mode's p99 to tokio's p99 in the same round.
 pub(crate) fn run(rounds: u64, length: Duration) -> Result<(), Box<dyn Error>> {
-    let mut seen: [Vec<Measurements>; Mode::ALL.len()] = std::array::from_fn(|_| Vec::new());
+    let mut measurements: [Vec<Measurements>; Mode::ALL.len()] =
+        std::array::from_fn(|_| Vec::new());
     let mut report = None;
     for _ in 0..rounds {
-        for (mode, seen) in Mode::ALL.into_iter().zip(&mut seen) {
+        for (mode, measurements) in Mode::ALL.into_iter().zip(&mut measurements) {
             let server = Server::start(mode)?;
             let mut connection = TcpStream::connect(server.address)?;
             let body = load::get(&mut connection, "/reports")?;
             if *report.get_or_insert_with(|| body.clone()) != body {
                 return Err(format!("{}: the report differs", mode.name()).into());
             }
-            seen.push(load::run(server.address, length)?);
+            measurements.push(load::run(server.address, length)?);
         }
     }
     println!("| mode | p50 µs | p99 µs (range) | p99 / tokio's | reports/s |");
     println!("|---|---|---|---|---|");
-    for (mode, rounds) in Mode::ALL.into_iter().zip(&seen) {
+    for (mode, rounds) in Mode::ALL.into_iter().zip(&measurements) {
         let micros = |percent| {
-            let of = |seen: &Measurements| seen.percentile(percent).as_micros() as f64;
-            rounds.iter().map(of).collect::<Vec<_>>()
+            let latency =
+                |measurements: &Measurements| measurements.percentile(percent).as_micros() as f64;
+            rounds.iter().map(latency).collect::<Vec<_>>()
         };
         let p99 = micros(99);
-        let least = p99.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = p99.iter().copied().fold(0.0, f64::max);
-        let tokio = seen[0]
+        let min = p99.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = p99.iter().copied().fold(0.0, f64::max);
+        let tokio = measurements[0]
             .iter()
-            .map(|seen| seen.percentile(99).as_micros() as f64);
+            .map(|measurements| measurements.percentile(99).as_micros() as f64);
         let ratios = p99.iter().zip(tokio).map(|(ours, tokio)| ours / tokio);
         println!(
-            "| `{}` | {:.0} | {:.0} ({least:.0}–{most:.0}) | {:.3} | {:.1} |",
+            "| `{}` | {:.0} | {:.0} ({min:.0}–{max:.0}) | {:.3} | {:.1} |",
             mode.name(),
             median(micros(50)),
             median(p99.clone()),
             median(ratios.collect()),
-            median(rounds.iter().map(|seen| seen.reports).collect()),
+            median(
+                rounds
+                    .iter()
+                    .map(|measurements| measurements.reports)
+                    .collect()
+            ),
         );
     }
     Ok(())

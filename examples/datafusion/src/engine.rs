@@ -13,7 +13,9 @@ use datafusion::prelude::{SessionConfig, SessionContext, col};
 
 /// Number of partitions of the table and of the plan. DataFusion spawns tasks for each partition.
 const PARTITIONS: usize = 2;
+/// Number of batches of a partition.
 const BATCHES: i64 = 16;
+/// Number of rows of a batch.
 const ROWS: i64 = 8192;
 
 pub(crate) struct Engine {

@@ -32,12 +32,12 @@ impl Measurements {
 }
 
 pub(crate) fn run(server: SocketAddr, length: Duration) -> io::Result<Measurements> {
-    let until = Instant::now() + length;
+    let end = Instant::now() + length;
     let (prices, reports) = thread::scope(|scope| {
-        let reports = (0..REPORT_CLIENTS).map(|_| scope.spawn(move || ask_reports(server, until)));
+        let reports = (0..REPORT_CLIENTS).map(|_| scope.spawn(move || ask_reports(server, end)));
         let reports: Vec<_> = reports.collect();
         let prices =
-            (0..PRICE_CLIENTS).map(|client| scope.spawn(move || ask_prices(server, client, until)));
+            (0..PRICE_CLIENTS).map(|client| scope.spawn(move || ask_prices(server, client, end)));
         let prices: Vec<_> = prices.collect();
         let prices: io::Result<Vec<_>> = prices.into_iter().map(join).collect();
         let reports: io::Result<Vec<f64>> = reports.into_iter().map(join).collect();
@@ -53,12 +53,12 @@ fn join<T>(client: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T>
     client.join().expect("clients do not panic")
 }
 
-fn ask_prices(server: SocketAddr, client: u32, until: Instant) -> io::Result<Vec<Duration>> {
+fn ask_prices(server: SocketAddr, client: u32, end: Instant) -> io::Result<Vec<Duration>> {
     policy::run_first();
     let mut connection = connect(server)?;
     let mut latencies = Vec::new();
     let mut due = Instant::now() + PERIOD * client / PRICE_CLIENTS;
-    while due < until {
+    while due < end {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         get(&mut connection, "/prices/7")?;
         latencies.push(due.elapsed());
@@ -67,15 +67,15 @@ fn ask_prices(server: SocketAddr, client: u32, until: Instant) -> io::Result<Vec
     Ok(latencies)
 }
 
-fn ask_reports(server: SocketAddr, until: Instant) -> io::Result<f64> {
+fn ask_reports(server: SocketAddr, end: Instant) -> io::Result<f64> {
     let mut connection = connect(server)?;
-    let began = Instant::now();
+    let start = Instant::now();
     let mut reports = 0;
-    while Instant::now() < until {
+    while Instant::now() < end {
         get(&mut connection, "/reports")?;
         reports += 1;
     }
-    Ok(f64::from(reports) / began.elapsed().as_secs_f64())
+    Ok(f64::from(reports) / start.elapsed().as_secs_f64())
 }
 
 fn connect(server: SocketAddr) -> io::Result<TcpStream> {
@@ -103,7 +103,7 @@ pub(crate) fn get(connection: &mut TcpStream, path: &str) -> io::Result<Vec<u8>>
 }
 
 fn body(answer: &[u8]) -> io::Result<Option<&[u8]>> {
-    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
+    let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
     };
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::policy;
 use crate::service::{self, Queries};
 
+/// Number of threads of each runtime.
 const CPUS: usize = 2;
 
 /// A mode of serving; the table in `main.rs` describes them.
@@ -35,11 +36,11 @@ impl Mode {
     }
 
     pub(crate) fn serve(self, address: &str) -> Result<(), Box<dyn Error>> {
-        let idle = match self {
+        let second_runtime = match self {
             Mode::TokioIdle | Mode::VcpusIdle => Some(idle_runtime()?),
             _ => None,
         };
-        let queries = match &idle {
+        let queries = match &second_runtime {
             Some(runtime) => Queries::On(runtime.handle().clone()),
             None => Queries::InHandler,
         };

@@ -11,7 +11,7 @@ use upshift::Level;
 
 use crate::engine::Engine;
 
-/// Where queries run.
+/// The place where queries run.
 #[derive(Clone)]
 pub(crate) enum Queries {
     /// Awaited in the handler; `tokio::spawn` puts their tasks on tokio's threads.
@@ -52,8 +52,8 @@ async fn report(State(service): State<Service>) -> Result<String, (StatusCode, S
     let report = match queries {
         Queries::InHandler => query.await,
         Queries::On(runtime) => {
-            let ended = runtime.spawn(query).await;
-            ended.unwrap_or_else(|error| Err(error.to_string()))
+            let result = runtime.spawn(query).await;
+            result.unwrap_or_else(|error| Err(error.to_string()))
         }
     };
     report.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))

@@ -11,13 +11,13 @@
 //!
 //! | request | level | what it does |
 //! |---|---|---|
-//! | `GET /orders/{id}` | 0 | a command of redis, a query of postgres |
-//! | `GET /healthz` | 0 | checks that both answer |
+//! | `GET /orders/{id}` | 0 | counts the view in redis, reads the order from postgres |
+//! | `GET /healthz` | 0 | checks that redis and postgres answer |
 //! | `POST /orders` | 8 | inserts an order, sends it to the web sockets |
 //! | `GET /quotes/{item}` | 16 | requests a price from the partner over https |
-//! | `GET /events` | 16 | the web socket |
+//! | `GET /events` | 16 | opens the web socket |
 //! | `POST`, `GET`, `DELETE /report` | 24 | starts a job of level 48, shows its report, stops it |
-//! | `GET /files/…` | 56 | a file of `FILES` |
+//! | `GET /files/…` | 56 | sends a file of the folder `FILES` |
 //!
 //! `LISTEN` (default 127.0.0.1:8080) is the address; `PARTNER_CA` names a file of certificates to
 //! trust besides the system's.

@@ -16,7 +16,9 @@ use crate::orders::Order;
 use crate::quotes;
 use crate::state::Shop;
 
+/// Level of the background job.
 const LEVEL: Level = Level::at::<48>();
+/// Key of the report in redis.
 const KEY: &str = "report";
 
 #[derive(Serialize)]
@@ -29,11 +31,11 @@ struct Report {
 }
 
 pub async fn start(State(shop): State<Shop>) -> StatusCode {
-    let runs = shop.clone();
+    let job_shop = shop.clone();
     let job = upshift::spawn(
         async move {
             for round in 0.. {
-                if let Err(error) = compute(&runs, round).await {
+                if let Err(error) = compute(&job_shop, round).await {
                     tracing::error!(%error, "no report");
                     upshift::time::sleep(std::time::Duration::from_secs(1)).await;
                 }
@@ -59,8 +61,8 @@ pub async fn show(State(shop): State<Shop>) -> Result<String, Error> {
 /// Stores the current job and cancels the previous one, so that there is one job at a time.
 fn replace_job(shop: &Shop, job: Option<upshift::JoinHandle<()>>) {
     let mut current = shop.job.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(before) = std::mem::replace(&mut *current, job) {
-        before.cancel();
+    if let Some(previous) = std::mem::replace(&mut *current, job) {
+        previous.cancel();
     }
 }
 

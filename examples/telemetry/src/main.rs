@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The spans are printed. To send them to a collector, replace `opentelemetry-stdout` with
-//! `opentelemetry-otlp`, since [`exported_by`] takes a processor for any exporter. The batch
+//! `opentelemetry-otlp`, since [`export_by`] takes a processor for any exporter. The batch
 //! processor has a thread of its own, so no vCPU waits for the exporter, and no runtime of tokio is
 //! needed.
 
@@ -32,7 +32,7 @@ use upshift::{Level, signal};
 
 /// Returns the provider of OpenTelemetry's tracers, to be shut down at the end, and a subscriber
 /// that passes the spans of `tracing` on.
-fn exported_by(
+fn export_by(
     processor: impl SpanProcessor + 'static,
 ) -> (SdkTracerProvider, impl Subscriber + Send + Sync) {
     let provider = SdkTracerProvider::builder()
@@ -114,15 +114,15 @@ fn run(address: Option<&str>) -> std::io::Result<Vec<String>> {
             server.run(app()).await?;
             return Ok(Vec::new());
         }
-        let asked = upshift::spawn_blocking(move || ask_for_all(bound));
-        let (done, is_done) = upshift::sync::oneshot::channel();
+        let client_thread = upshift::spawn_blocking(move || ask_for_all(bound));
+        let (end_sender, end_receiver) = upshift::sync::oneshot::channel();
         let client = async move {
-            let answers = asked.await;
-            let _ = done.send(());
+            let answers = client_thread.await;
+            let _ = end_sender.send(());
             answers
         };
         let client = upshift::spawn(client, Level::at::<4>());
-        let server = server.with_graceful_shutdown(async { _ = is_done.await });
+        let server = server.with_graceful_shutdown(async { _ = end_receiver.await });
         server.run(app()).await?;
         let answers = client.await.map_err(std::io::Error::other)?;
         answers.map_err(std::io::Error::other)?
@@ -131,7 +131,7 @@ fn run(address: Option<&str>) -> std::io::Result<Vec<String>> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let exporter = opentelemetry_stdout::SpanExporter::default();
-    let (provider, subscriber) = exported_by(BatchSpanProcessor::builder(exporter).build());
+    let (provider, subscriber) = export_by(BatchSpanProcessor::builder(exporter).build());
     tracing::subscriber::set_global_default(subscriber)?;
     for answer in run(std::env::args().nth(1).as_deref())? {
         eprintln!("{}", answer.lines().last().unwrap_or_default());
@@ -158,7 +158,7 @@ mod tests {
     fn exported_spans_have_the_route_and_the_level_of_the_request() {
         let exporter = InMemorySpanExporter::default();
         let processor = SimpleSpanProcessor::new(exporter.clone());
-        let (provider, subscriber) = exported_by(processor);
+        let (provider, subscriber) = export_by(processor);
         tracing::subscriber::set_global_default(subscriber).unwrap();
         let answers = run(None).unwrap();
         assert!(answers[0].ends_with("order 7"), "{answers:?}");
@@ -166,8 +166,8 @@ mod tests {
         provider.force_flush().unwrap();
         let spans = exporter.get_finished_spans().unwrap();
         let find = |name: &str| {
-            let found = spans.iter().find(|span| span.name == name);
-            found.unwrap_or_else(|| panic!("{name} in {spans:?}"))
+            let span = spans.iter().find(|span| span.name == name);
+            span.unwrap_or_else(|| panic!("{name} in {spans:?}"))
         };
         let order = find("GET /orders/{id}");
         assert_eq!(level(order), Some(&Value::I64(8)));

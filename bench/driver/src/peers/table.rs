@@ -50,6 +50,7 @@ pub(crate) const CPP: [&str; 7] = [
 ];
 /// Servers without a runtime, which are not candidates for the best peer.
 pub(crate) const WITHOUT_RUNTIME: [&str; 4] = ["c-uring", "c-uring-direct", "c-epoll", "threads"];
+/// Servers of the section `single`.
 pub(crate) const SINGLE: [&str; 3] = [UPSHIFT, TOKIO, THREADS];
 /// Servers that serve only pages.
 pub(super) const WITHOUT_MATRIX: [&str; 5] = [
@@ -107,6 +108,7 @@ pub(crate) const SERVERS: &[Peer] = &[
     peer("c-epoll", C("epoll", &[]), &[]),
 ];
 
+/// Programs of the microbenchmarks.
 pub(crate) const MICRO: &[Peer] = &[
     peer(UPSHIFT, Bench("micro-upshift"), &[]),
     peer("tokio-ct", Bench("micro-tokio"), &[]),

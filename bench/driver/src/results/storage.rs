@@ -1,5 +1,5 @@
-//! Saves, loads and deletes the results of a section, each in its own file, and adopts the results
-//! of an earlier run.
+//! Saves, loads and deletes the results of the sections, each section in its own file, and adopts
+//! the results of an earlier run.
 //!
 //! A section has the file `results/NAME.json`, so that a run replaces only its own sections. The
 //! file has a line for each cell, and contains all runs rather than their median and extremes.
@@ -108,9 +108,11 @@ impl Results {
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
                 text => text.map_err(|e| format!("cannot read {}: {e}", file.display()))?,
             };
-            let found = serde_json::from_str(&text)
+            let section_results = serde_json::from_str(&text)
                 .map_err(|e| format!("{}: {e}; delete it and measure again", file.display()))?;
-            results.sections.insert(section.name().to_owned(), found);
+            results
+                .sections
+                .insert(section.name().to_owned(), section_results);
         }
         Ok(results)
     }
@@ -182,12 +184,12 @@ mod tests {
         };
         section.save(&folder, "levels").unwrap();
         let mut results = Results::load(&folder).unwrap();
-        let found = &results.sections["levels"];
+        let section_results = &results.sections["levels"];
         assert_eq!(
-            (&found.commit, &found.notes),
+            (&section_results.commit, &section_results.notes),
             (&section.commit, &section.notes)
         );
-        assert_eq!(found.cells[0].runs[0].per_second, 123_460.0);
+        assert_eq!(section_results.cells[0].runs[0].per_second, 123_460.0);
         results.drop_section(&folder, "levels").unwrap();
         results.drop_section(&folder, "levels").unwrap();
         assert!(Results::load(&folder).unwrap().sections.is_empty());

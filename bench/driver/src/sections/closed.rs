@@ -12,6 +12,7 @@ use crate::results::{Run, SectionResults};
 use crate::rounds;
 use crate::section::Section;
 
+/// Numbers of connections in the section `plaintext`.
 const PLAINTEXT: [usize; 4] = [16, 64, 256, 1000];
 /// Orders of the matrices.
 const ORDERS: [usize; 3] = [8, 12, 20];
@@ -77,8 +78,8 @@ pub(super) fn checked_servers(
 ) -> Programs {
     let mut servers = built.servers(section, is_matrix);
     servers.retain(|(id, program)| {
-        let same = same_bytes(id, program, is_matrix);
-        admit(results, id, program, same)
+        let outcome = same_bytes(id, program, is_matrix);
+        admit(results, id, program, outcome)
     });
     servers
 }
@@ -166,9 +167,9 @@ pub(super) fn matrix(section: &SectionResults) -> Vec<Goal> {
     for (n, connections) in ORDERS.into_iter().flat_map(|n| MATRIX.map(|c| (n, c))) {
         let case = matrix_case(n, connections);
         let best = best_peer(section, &case, |run| -run.per_second).map(|(peer, _)| peer);
-        let both = |of: fn(&Run) -> f64| {
-            let best = best.and_then(|peer| section.values(&case, peer, of));
-            (section.values(&case, UPSHIFT, of), best)
+        let both = |quantity: fn(&Run) -> f64| {
+            let best = best.and_then(|peer| section.values(&case, peer, quantity));
+            (section.values(&case, UPSHIFT, quantity), best)
         };
         let ((own, best), (own_p99, best_p99)) = (both(rate), both(|run| run.p99));
         goals.push(at_least(format!("{case}: rate ≥ best peer"), 1.0, "k/s").cell("", own, best));

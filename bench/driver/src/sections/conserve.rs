@@ -27,7 +27,7 @@ pub(crate) struct Samples {
 }
 
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
-    for program in built.of(TWO_WORKERS) {
+    for program in built.programs(TWO_WORKERS) {
         let all = figures::output::<Samples>(results, options, &program, "conserve", None);
         for figure in all.iter().flat_map(Samples::figures) {
             if figure.bench.ends_with("p50") {
@@ -51,10 +51,10 @@ fn quantile(samples: &[u64], quantile: f64) -> f64 {
 impl Samples {
     /// Returns p50, p99 and the largest sample.
     pub(crate) fn figures(&self) -> [Figure; 3] {
-        [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(words, rank)| {
+        [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(percentile, rank)| {
             let ns = quantile(&self.samples, rank);
             Figure {
-                bench: format!("{} {words}", self.bench),
+                bench: format!("{} {percentile}", self.bench),
                 peer: self.peer.clone(),
                 ns,
                 min: ns,
@@ -66,16 +66,17 @@ impl Samples {
 }
 
 /// Formats a table with a row per runtime and a column per kind.
-pub(crate) fn table(found: &SectionResults) -> String {
-    let [benches, peers] = quantities_and_runtimes(found);
+pub(crate) fn table(section_results: &SectionResults) -> String {
+    let [benches, peers] = quantities_and_runtimes(section_results);
     let kinds = benches
         .iter()
         .filter_map(|bench| bench.strip_suffix(" p50"));
     let kinds: Vec<&str> = kinds.collect();
     let table = cross_table("runtime", &peers, &kinds, |peer, kind| {
-        let of = |words: &str| found.figure(&format!("{kind} {words}"), peer);
+        let figure =
+            |percentile: &str| section_results.figure(&format!("{kind} {percentile}"), peer);
         let us = |ns: f64| ns / 1e3;
-        let (p50, p99, max) = (of("p50")?, of("p99")?, of("max")?);
+        let (p50, p99, max) = (figure("p50")?, figure("p99")?, figure("max")?);
         Some(format!(
             "{:.0} ({:.0}–{:.0}) / {:.0} / {:.0}",
             us(p50.ns),
@@ -93,16 +94,16 @@ pub(crate) fn table(found: &SectionResults) -> String {
 
 /// Returns the goals: limits on the wait of each kind, at the level at which it is longest.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
-    let goal = |kind: &str, words: &str, limit: f64| {
+    let goal = |kind: &str, percentile: &str, limit: f64| {
         let goal = at_most(
-            format!("{kind}: {words} ≤ {limit} µs at any level"),
+            format!("{kind}: {percentile} ≤ {limit} µs at any level"),
             1.0,
             "µs",
         );
         OURS.iter().fold(goal, |goal, peer| {
-            let own = section.figure_values(&format!("{kind} {words}"), peer);
-            let own = own.map(|own| own.map(|ns| ns / 1e3));
-            goal.cell(*peer, own, Values::limit(limit))
+            let values = section.figure_values(&format!("{kind} {percentile}"), peer);
+            let values = values.map(|values| values.map(|ns| ns / 1e3));
+            goal.cell(*peer, values, Values::limit(limit))
         })
     };
     let both = |kind| [goal(kind, "p50", 200.0), goal(kind, "p99", 1000.0)];
@@ -148,8 +149,8 @@ mod tests {
             (OURS[1], &[20_000_000]),
             (OURS[2], &[40_000]),
         ]);
-        let found = goals(&section);
-        assert_eq!(found[0].verdict(), Verdict::Missed);
-        assert_eq!(found[2].verdict(), Verdict::Unmeasured);
+        let goals = goals(&section);
+        assert_eq!(goals[0].verdict(), Verdict::Missed);
+        assert_eq!(goals[2].verdict(), Verdict::Unmeasured);
     }
 }

@@ -11,9 +11,9 @@ use crate::results::{Run, SectionResults};
 use crate::section::Section;
 
 /// Other libraries with C++20 coroutines.
-const OTHERS: [&str; 3] = ["asio", "asio-uring", "kuro-design"];
+const OTHER_LIBRARIES: [&str; 3] = ["asio", "asio-uring", "kuro-design"];
 const CONNECTIONS: usize = 64;
-/// Permitted cost of C++ relative to Rust. It is a margin: every excess is a miss, never noise.
+/// Permitted cost of C++ relative to Rust. Every excess is a miss, never noise.
 const MARGIN: f64 = 1.05;
 
 /// Returns the loads: name, requests, whether they are matrices.
@@ -41,7 +41,7 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     for (case, ..) in cases() {
         let cpu = |peer: &str| section.values(&case, peer, Run::cpu);
         let rate = |peer: &str| section.values(&case, peer, |run| run.per_second / 1e3);
-        let best = section.lowest_median(&case, |peer| OTHERS.contains(&peer), Run::cpu);
+        let best = section.lowest_median(&case, |peer| OTHER_LIBRARIES.contains(&peer), Run::cpu);
         goals.push(
             at_most(
                 format!("{case}: CPU per request ≤ 1.05 × Rust"),

@@ -53,7 +53,7 @@ pub(super) fn run_vcpus(results: &mut SectionResults, options: &Options, built: 
     });
     let programs = programs.collect();
     let mut load = Load::closed(Work::Matrix { n: 20 }, 64, options);
-    load.pinned = false;
+    load.is_pinned = false;
     let entries = rounds::entries(&programs, |_| Some(load.clone()));
     rounds::run(results, VCPUS_CASE, &entries, options);
 }
@@ -63,9 +63,9 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     let Some(program) = built.upshift(&args) else {
         return;
     };
-    let at = |levels: [u8; 8]| levels.map(|l| format!("127.0.0.1:0@{l}")).to_vec();
+    let addresses = |levels: [u8; 8]| levels.map(|l| format!("127.0.0.1:0@{l}")).to_vec();
     let mut load = Load::closed(Work::Matrix { n: OVERLOAD_SIZE }, CONNECTIONS, options);
-    load.listen = at(ONE_LEVEL);
+    load.listen = addresses(ONE_LEVEL);
     load.loaded = LEVELS.len();
     let entry = |load: &Load| Entry {
         name: "total".to_owned(),
@@ -89,18 +89,18 @@ pub(super) fn run_levels(results: &mut SectionResults, options: &Options, built:
     };
     let overload = TwoClients {
         client,
-        listen: at(LEVELS),
+        listen: addresses(LEVELS),
         row: |i| level_row(LEVELS[i]),
         rate: OVERLOAD * capacity / groups,
-        others: true,
+        loads_others: true,
         time: options.time,
     };
     let alone = TwoClients {
-        others: false,
+        loads_others: false,
         ..overload.clone()
     };
     let one_level = TwoClients {
-        listen: at(ONE_LEVEL),
+        listen: addresses(ONE_LEVEL),
         row: |i| format!("group {}", i + 1),
         ..overload.clone()
     };
@@ -131,7 +131,7 @@ struct TwoClients {
     /// Requests per second to each address.
     rate: f64,
     /// Set if the other addresses have a load, too.
-    others: bool,
+    loads_others: bool,
     time: Duration,
 }
 
@@ -187,7 +187,9 @@ impl Drive for TwoClients {
         let ((urgent, others), lost) = watch(&server, true, None, || {
             std::thread::scope(|scope| {
                 let urgent = scope.spawn(|| self.drive_first(*first));
-                let others = self.others.then(|| self.drive_others(others, &server));
+                let others = self
+                    .loads_others
+                    .then(|| self.drive_others(others, &server));
                 let urgent = urgent.join().map_err(|_| "the client panicked")??;
                 Ok((urgent, others.transpose()?))
             })
@@ -201,9 +203,9 @@ impl Drive for TwoClients {
         if let Some(outcome) = others {
             let Measured {
                 all: rest,
-                groups: each,
+                groups: runs,
             } = summarize(&outcome, lost);
-            groups.extend(each);
+            groups.extend(runs);
             // The total has the latencies of the other addresses and the lateness of the urgent
             // client.
             let per_second = all.per_second + rest.per_second;
@@ -274,23 +276,23 @@ impl ClientFigures {
 
 pub(super) fn vcpus(section: &SectionResults) -> Vec<Goal> {
     let rate = |n| section.values(VCPUS_CASE, &vcpus_row(n), |run| run.per_second / 1e3);
-    let what = "2.5 × more vCPUs than CPUs: rate ≥ that of as many / 1.2";
-    vec![at_least(what, 1.0 / 1.2, "k/s").cell("", rate(5), rate(2))]
+    let title = "2.5 × more vCPUs than CPUs: rate ≥ that of as many / 1.2";
+    vec![at_least(title, 1.0 / 1.2, "k/s").cell("", rate(5), rate(2))]
 }
 
 /// Draws the latency of each level at overload, beside that of all requests at one level.
 pub(super) fn plot(section: &SectionResults) -> Plot {
     let x = ("level", Kind::Range);
     let mut plot = Plot::new("latency at 130 % load", x, ("ms", Kind::Log10));
-    let of = |level: u8, of: fn(&Run) -> f64| {
-        let median = section.median(OVERLOAD_CASE, &level_row(level), of)?;
+    let point = |level: u8, quantity: fn(&Run) -> f64| {
+        let median = section.median(OVERLOAD_CASE, &level_row(level), quantity)?;
         Some((f64::from(level), median / 1e3))
     };
     type Quantile = (&'static str, fn(&Run) -> f64);
     let quantiles: [Quantile; 2] = [("p50", Run::p50), ("p99", Run::p99)];
     for ((name, quantile), colour) in quantiles.into_iter().zip(COLOURS) {
         let levels = LEVELS.into_iter();
-        let points = levels.filter_map(|level| of(level, quantile));
+        let points = levels.filter_map(|level| point(level, quantile));
         plot.add(name, SeriesStyle::Line, colour, points);
     }
     if let Some(us) = section.median(ONE_LEVEL_CASE, "total", Run::p99) {

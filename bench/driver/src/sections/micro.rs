@@ -9,7 +9,7 @@ use crate::results::{Figure, SectionResults};
 use crate::table::{cross_table, quantities_and_runtimes};
 
 pub(super) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
-    for program in built.of(MICRO) {
+    for program in built.programs(MICRO) {
         for (part, cpu) in [("one-thread", Some(0)), ("two-threads", None)] {
             figures::measure(results, options, &program, part, cpu);
         }
@@ -17,7 +17,7 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
 }
 
 pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
-    let mut programs = built.of(TWO_WORKERS);
+    let mut programs = built.programs(TWO_WORKERS);
     programs.retain(|(id, _)| !CONSERVE_ONLY.contains(&id.as_str()));
     for program in &programs {
         figures::measure(results, options, program, "multi", None);
@@ -25,10 +25,10 @@ pub(super) fn run_multi(results: &mut SectionResults, options: &Options, built: 
 }
 
 /// Formats the table of figures: a row for each runtime, a column for each quantity.
-pub(super) fn table(found: &SectionResults) -> String {
-    let [benches, peers] = quantities_and_runtimes(found);
+pub(super) fn table(section_results: &SectionResults) -> String {
+    let [benches, peers] = quantities_and_runtimes(section_results);
     let table = cross_table("runtime", &peers, &benches, |peer, bench| {
-        let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
+        let Figure { ns, min, max, .. } = section_results.figure(bench, peer)?;
         Some(format!("{ns:.1} ({min:.1}–{max:.1})"))
     });
     format!("ns per operation; `bytes-per-task` in bytes.\n\n{table}")
@@ -80,8 +80,8 @@ fn best_peer<'a>(section: &'a SectionResults, bench: &str) -> Option<&'a Figure>
 }
 
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
-    let goal = |(bench, words, limit, unit): (&str, &str, f64, &'static str)| {
-        at_most(format!("{words}: ≤ {limit} {unit}"), 1.0, unit).cell(
+    let goal = |(bench, description, limit, unit): (&str, &str, f64, &'static str)| {
+        at_most(format!("{description}: ≤ {limit} {unit}"), 1.0, unit).cell(
             "",
             section.figure_values(bench, UPSHIFT),
             Values::limit(limit),

@@ -51,14 +51,14 @@ pub(crate) fn run(
             results.notes.push(format!("{id} was not built: {why}"));
         }
     }
-    let began = Instant::now();
+    let start = Instant::now();
     if options.has_limit() {
-        options.deadline = Some(began + section.limit());
+        options.deadline = Some(start + section.limit());
     }
     for round in 0..rounds {
-        let took = began.elapsed();
-        let ends = took + took / round.max(1) as u32;
-        if options.has_limit() && round >= MIN_ROUNDS && ends > section.limit() {
+        let elapsed = start.elapsed();
+        let expected_end = elapsed + elapsed / round.max(1) as u32;
+        if options.has_limit() && round >= MIN_ROUNDS && expected_end > section.limit() {
             let minutes = section.limit().as_secs() / 60;
             results.note(format!(
                 "{round} of {rounds} rounds: one more would exceed the limit of {minutes} minutes"
@@ -73,7 +73,7 @@ pub(crate) fn run(
         eprintln!("nothing was measured in {}", section.name());
         return None;
     }
-    results.seconds = began.elapsed().as_secs();
+    results.seconds = start.elapsed().as_secs();
     results.is_whole =
         options.peers.is_empty() && options.rows.is_empty() && results.rounds >= MIN_ROUNDS;
     let list = |flag: &str, names: &[String]| match names {
@@ -135,20 +135,22 @@ fn one_round(
 /// is not recorded.
 pub(crate) fn goals(results: &Results) -> Vec<SectionGoals> {
     let empty = SectionResults::default();
-    let of = |section: Section| {
-        let found = results.sections.get(section.name());
-        let mut goals = goals_of(section)(found.unwrap_or(&empty));
-        if found.is_some_and(|found| found.cells.is_empty() && found.is_disturbed()) {
+    let section_goals = |section: Section| {
+        let section_results = results.sections.get(section.name());
+        let mut goals = goals_of(section)(section_results.unwrap_or(&empty));
+        if section_results.is_some_and(|section_results| {
+            section_results.cells.is_empty() && section_results.is_disturbed()
+        }) {
             let void = |goal: &mut Goal| goal.discard_figures("the section was disturbed");
             goals.iter_mut().for_each(void);
         }
         SectionGoals {
             name: section.name(),
-            commit: found.map(|found| found.commit.clone()),
+            commit: section_results.map(|section_results| section_results.commit.clone()),
             goals,
         }
     };
-    Section::ALL.map(of).into()
+    Section::ALL.map(section_goals).into()
 }
 
 fn goals_of(section: Section) -> fn(&SectionResults) -> Vec<Goal> {
@@ -176,52 +178,55 @@ fn goals_of(section: Section) -> fn(&SectionResults) -> Vec<Goal> {
 /// Returns the plots of `docs/evaluation.md` whose sections have results, each with its file name.
 pub(crate) fn plots(results: &Results) -> Vec<(&'static str, Plot)> {
     type Figure = (Section, &'static str, fn(&SectionResults) -> Plot);
-    let drawn: [Figure; 3] = [
+    let figures: [Figure; 3] = [
         (Section::Serve, "urgent.svg", serve::plot),
         (Section::Levels, "levels.svg", levels::plot),
         (Section::Assign, "servers.svg", assign::plot),
     ];
     let plot =
         |(section, file, plot): Figure| Some((file, plot(results.sections.get(section.name())?)));
-    drawn.into_iter().filter_map(plot).collect()
+    figures.into_iter().filter_map(plot).collect()
 }
 
-pub(crate) fn tables(section: Section, found: &SectionResults) -> String {
-    let each = |table: &dyn Fn(&str) -> String| -> String {
-        found.cases().into_iter().map(table).collect()
+pub(crate) fn tables(section: Section, section_results: &SectionResults) -> String {
+    let all_cases = |table: &dyn Fn(&str) -> String| -> String {
+        section_results.cases().into_iter().map(table).collect()
     };
     match section {
         Section::Plaintext | Section::Pipelined | Section::Cpp => {
-            each(&|case| servers(found, case, Some(Run::cpu)))
+            all_cases(&|case| servers(section_results, case, Some(Run::cpu)))
         }
         Section::Matrix | Section::Single => {
-            each(&|case| servers(found, case, Some(|run| -run.per_second)))
+            all_cases(&|case| servers(section_results, case, Some(|run| -run.per_second)))
         }
-        Section::Vcpus | Section::Levels => each(&|case| servers(found, case, None)),
-        Section::Serve => serve::alternatives(found) + &each(&|case| servers(found, case, None)),
-        Section::Papers => papers::tables(found),
-        Section::Preemption => preemption::tables(found),
-        Section::Processes => each(&|case| classes(found, case)),
-        Section::Assign => each(&|case| assign::table(found, case)),
-        Section::Files => each(&|case| files::table(found, case)),
-        Section::Sched => sched::table(found),
-        Section::Conserve => conserve::table(found),
-        Section::Micro | Section::Multi => micro::table(found),
+        Section::Vcpus | Section::Levels => all_cases(&|case| servers(section_results, case, None)),
+        Section::Serve => {
+            serve::alternatives(section_results)
+                + &all_cases(&|case| servers(section_results, case, None))
+        }
+        Section::Papers => papers::tables(section_results),
+        Section::Preemption => preemption::tables(section_results),
+        Section::Processes => all_cases(&|case| classes(section_results, case)),
+        Section::Assign => all_cases(&|case| assign::table(section_results, case)),
+        Section::Files => all_cases(&|case| files::table(section_results, case)),
+        Section::Sched => sched::table(section_results),
+        Section::Conserve => conserve::table(section_results),
+        Section::Micro | Section::Multi => micro::table(section_results),
     }
 }
 
-/// Formats the servers of a load. If there is a key, of which less is better, they are sorted by it
-/// and have ratios to the best peer and to raw C; otherwise they are in the order of the first
-/// round.
-fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> String {
-    let mut all: Vec<_> = found.cells_of_case(case, |_| true).collect();
+/// Formats the servers of a load. With a key (a quantity of which less is better), the servers are
+/// sorted by the key and have ratios to the best peer and to raw C. Without a key, they are in the
+/// order of the first round.
+fn servers(section_results: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> String {
+    let mut all: Vec<_> = section_results.cells_of_case(case, |_| true).collect();
     if let Some(key) = key {
         let value = |cell: &crate::results::Cell| cell.median(key).unwrap_or(f64::INFINITY);
         all.sort_by(|a, b| value(a).total_cmp(&value(b)));
     }
-    let best = key.and_then(|key| Some(best_peer(found, case, key)?.1));
-    let raw = key.and_then(|key| found.median(case, RAW_C, key));
-    let against = |head, base: Option<f64>| {
+    let best = key.and_then(|key| Some(best_peer(section_results, case, key)?.1));
+    let raw = key.and_then(|key| section_results.median(case, RAW_C, key));
+    let ratio_to = |head, base: Option<f64>| {
         text(head, move |cell| {
             let ratio = || Some(cell.median(key?)? / base.filter(|base| *base != 0.0)?);
             format_value(ratio(), 2)
@@ -237,14 +242,14 @@ fn servers(found: &SectionResults, case: &str, key: Option<fn(&Run) -> f64>) -> 
         mean("sys", 2, |run| run.sys),
         mean("server busy", 2, |run| run.server_busy),
         mean("client busy", 2, |run| run.client_busy),
-        against("× best peer", best),
-        against("× raw C", raw),
+        ratio_to("× best peer", best),
+        ratio_to("× raw C", raw),
     ];
     cells(case, "server", all, &columns)
 }
 
 /// Formats latencies by class of request.
-fn classes(found: &SectionResults, case: &str) -> String {
+fn classes(section_results: &SectionResults, case: &str) -> String {
     let columns = [
         spread("served /s", 0, |run| run.per_second),
         spread("p50 µs", 0, Run::p50),
@@ -258,7 +263,7 @@ fn classes(found: &SectionResults, case: &str) -> String {
     cells(
         case,
         "server: class",
-        found.cells_of_case(case, |_| true),
+        section_results.cells_of_case(case, |_| true),
         &columns,
     )
 }

@@ -43,33 +43,33 @@ fn batch_row(name: &str) -> String {
     format!("{name}: the batch")
 }
 
-/// What runs beside the server: the name of the row, the options of the batch (`None` without a
+/// A load beside the server: the name of the row, the options of the batch (`None` without a
 /// batch), and whether there is a daemon, which the server then joins.
 #[derive(Clone, Copy)]
 struct Neighbour {
     name: &'static str,
     batch: Option<&'static [&'static str]>,
-    daemon: bool,
+    has_daemon: bool,
 }
 
-const fn beside(
+const fn neighbour(
     name: &'static str,
     batch: Option<&'static [&'static str]>,
-    daemon: bool,
+    has_daemon: bool,
 ) -> Neighbour {
     Neighbour {
         name,
         batch,
-        daemon,
+        has_daemon,
     }
 }
 
 const RUNS: [Neighbour; 5] = [
-    beside(ALONE, None, false),
-    beside(PLAIN, Some(&[]), false),
-    beside(NICE, Some(&["--nice", "19"]), false),
-    beside(DAEMON, Some(&["--board", "required"]), true),
-    beside(THREADS, Some(&["--model", "thread"]), true),
+    neighbour(ALONE, None, false),
+    neighbour(PLAIN, Some(&[]), false),
+    neighbour(NICE, Some(&["--nice", "19"]), false),
+    neighbour(DAEMON, Some(&["--board", "required"]), true),
+    neighbour(THREADS, Some(&["--model", "thread"]), true),
 ];
 
 /// Configuration in which programs that have not joined count as level 32.
@@ -77,7 +77,7 @@ const BYSTANDERS: &str = "bystander_level = 32\n";
 
 #[derive(Clone)]
 struct Load {
-    beside: Neighbour,
+    neighbour: Neighbour,
     time: Duration,
 }
 
@@ -86,16 +86,20 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         let args = ["spin-server", "--vcpus", "1", "--pin", "0", "--level", "2"];
         built.upshift(&[&args[..], &["--board", board]].concat())
     };
-    let (Some(off), Some(on)) = (server("off"), server("required")) else {
+    let (Some(without_board), Some(with_board)) = (server("off"), server("required")) else {
         return;
     };
     let rows: Vec<_> = RUNS
         .into_iter()
-        .map(|beside| Entry {
-            name: beside.name.to_owned(),
-            program: if beside.daemon { &on } else { &off },
+        .map(|neighbour| Entry {
+            name: neighbour.name.to_owned(),
+            program: if neighbour.has_daemon {
+                &with_board
+            } else {
+                &without_board
+            },
             load: Load {
-                beside,
+                neighbour,
                 time: options.time,
             },
         })
@@ -106,19 +110,19 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
 impl Drive for Load {
     fn measure(&self, program: &Program, _round: usize) -> Result<Measured, String> {
         let daemon = self
-            .beside
-            .daemon
+            .neighbour
+            .has_daemon
             .then(|| Daemon::start(program, BYSTANDERS))
             .transpose()?;
         let mut program = program.clone();
         program.env = daemon.iter().map(Daemon::environment).collect();
         let server = Server::start(&program, &["127.0.0.1:0".into()], Some(0))?;
-        let awake = match self.beside.batch {
+        let awake = match self.neighbour.batch {
             None => Some(Awake::on(0).map_err(|e| e.to_string())?),
             Some(_) => None,
         };
         let batch = self
-            .beside
+            .neighbour
             .batch
             .map(|args| Batch::start(&program, args))
             .transpose()?;
@@ -150,15 +154,15 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    pub(crate) fn start(upshift: &Program, text: &str) -> Result<Daemon, String> {
+    pub(crate) fn start(upshift: &Program, config_text: &str) -> Result<Daemon, String> {
         // The folder is private, because the daemon refuses a socket that others could replace.
         let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
-        let mut private = std::fs::DirBuilder::new();
-        let made = private.recursive(true).mode(0o700).create(&folder);
-        made.map_err(|e| e.to_string())?;
+        let mut builder = std::fs::DirBuilder::new();
+        let created = builder.recursive(true).mode(0o700).create(&folder);
+        created.map_err(|e| e.to_string())?;
         let socket = folder.join("daemon.sock");
         let config = socket.with_extension("toml");
-        std::fs::write(&config, text).map_err(|e| e.to_string())?;
+        std::fs::write(&config, config_text).map_err(|e| e.to_string())?;
         let mut command = Command::new(&upshift.file);
         command
             .arg("daemon")
@@ -213,10 +217,10 @@ impl Batch {
     pub(crate) fn end(mut self) -> Result<Run, String> {
         self.0.end();
         let text = line(&mut self.0)?;
-        let burnt: BurnReport =
+        let report: BurnReport =
             serde_json::from_str(&text).map_err(|e| format!("the batch printed `{text}`: {e}"))?;
         Ok(Run {
-            per_second: 1e3 * burnt.work / burnt.seconds,
+            per_second: 1e3 * report.work / report.seconds,
             ..Run::default()
         })
     }
@@ -233,19 +237,20 @@ fn line(child: &mut Child) -> Result<String, String> {
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let p99 = |name| section.values(CASE, name, Run::p99);
     let beside = |name| {
-        let what = format!("{name}: the server's p99 ≤ 2 × alone");
-        at_most(what, 2.0, "µs").cell("", p99(name), p99(ALONE))
+        let title = format!("{name}: the server's p99 ≤ 2 × alone");
+        at_most(title, 2.0, "µs").cell("", p99(name), p99(ALONE))
     };
-    // The batch's share of the CPU time that server and client left.
-    let left = section.values(CASE, DAEMON, |run| 2.0 - run.server_busy - run.client_busy);
-    let done = section.values(CASE, &batch_row(DAEMON), |run| run.per_second / 10.0);
-    let share = done
-        .zip(left)
-        .and_then(|(done, left)| done.combine(&left, |done, left| done / left));
-    let what = "both on the board: the batch does ≥ 90 % of what server and client leave";
+    // The batch's share of the CPU time that server and client leave, in percent: `work` is in
+    // percent of one CPU, and `available` is in CPUs.
+    let available = section.values(CASE, DAEMON, |run| 2.0 - run.server_busy - run.client_busy);
+    let work = section.values(CASE, &batch_row(DAEMON), |run| run.per_second / 10.0);
+    let share = work
+        .zip(available)
+        .and_then(|(work, available)| work.combine(&available, |work, available| work / available));
+    let title = "both on the board: the batch does ≥ 90 % of what server and client leave";
     vec![
         beside(DAEMON),
         beside(THREADS),
-        at_least(what, 1.0, "%").cell("", share, Values::limit(90.0)),
+        at_least(title, 1.0, "%").cell("", share, Values::limit(90.0)),
     ]
 }

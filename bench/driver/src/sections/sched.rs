@@ -18,7 +18,7 @@ const MACHINE: &str = "machine";
 const SLICES: [u32; 3] = [50, 20, 5];
 
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
-    let Some(program) = built.of(SCHED).pop() else {
+    let Some(program) = built.programs(SCHED).pop() else {
         return;
     };
     let seconds = options.time.as_secs_f64().to_string();
@@ -27,12 +27,12 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
 
 /// Formats the published claims, and the figures with a row per quantity and a column per
 /// scheduler.
-pub(crate) fn table(found: &SectionResults) -> String {
-    let [benches, peers] = quantities_and_runtimes(found);
-    let claims = claim::table("### Published claims", claims(found)).markdown();
+pub(crate) fn table(section_results: &SectionResults) -> String {
+    let [benches, peers] = quantities_and_runtimes(section_results);
+    let claims = claim::table("### Published claims", claims(section_results)).markdown();
     claims
         + &cross_table("quantity", &benches, &peers, |bench, peer| {
-            let Figure { ns, min, max, .. } = found.figure(bench, peer)?;
+            let Figure { ns, min, max, .. } = section_results.figure(bench, peer)?;
             Some(format!("{ns:.2} ({min:.2} to {max:.2})"))
         })
 }
@@ -41,21 +41,22 @@ pub(crate) fn table(found: &SectionResults) -> String {
 /// of its own algorithms.
 fn claims(section: &SectionResults) -> Vec<Claim> {
     const SOURCE: &str = "priority elevation trick";
-    let of = |bench: String, peer: &str| Some(section.figure(&bench, peer)?.ns);
+    let figure = |bench: String, peer: &str| Some(section.figure(&bench, peer)?.ns);
     let turns = |case: &str, peer| {
-        let off = of(
+        let deviation = figure(
             format!("{case}: largest deviation of a share, points"),
             peer,
         )?;
-        let lost = of(format!("{case}: time in which none of them ran, %"), peer)?;
-        let text = format!("shares off by {off:.1} points, {lost:.1} % of the time lost");
-        Some((text, Finding::reproduced_if(off <= 5.0)))
+        let lost_percent = figure(format!("{case}: time in which none of them ran, %"), peer)?;
+        let text =
+            format!("shares off by {deviation:.1} points, {lost_percent:.1} % of the time lost");
+        Some((text, Finding::reproduced_if(deviation <= 5.0)))
     };
     let slice = |micros: u32| {
         let case = format!("2 × {micros} µs");
-        let turn = of(format!("{case}: a turn, median, µs"), TRICK)?;
-        let lost = of(format!("{case}: time in which none of them ran, %"), TRICK)?;
-        let text = format!("a turn takes {turn:.1} µs; {lost:.0} % of the time lost");
+        let turn = figure(format!("{case}: a turn, median, µs"), TRICK)?;
+        let lost_percent = figure(format!("{case}: time in which none of them ran, %"), TRICK)?;
+        let text = format!("a turn takes {turn:.1} µs; {lost_percent:.0} % of the time lost");
         let is_kept = (0.5..=1.5).contains(&(turn / f64::from(micros)));
         Some((text, Finding::reproduced_if(is_kept)))
     };
@@ -82,44 +83,52 @@ fn claims(section: &SectionResults) -> Vec<Claim> {
 }
 
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
-    let of = |bench: &str, peer: &str| section.figure_values(bench, peer);
-    let elevation = of("elevation: two switches, µs", MACHINE);
+    let values = |bench: &str, peer: &str| section.figure_values(bench, peer);
+    let elevation = values("elevation: two switches, µs", MACHINE);
     let mut goals = Vec::new();
     for (count, slice) in [(2, 5000), (2, 200), (8, 5000), (8, 200)] {
         let case = format!("{count} × {slice} µs");
-        let own = |quantity: &str| of(&format!("{case}: {quantity}"), UPSHIFT);
+        let own = |quantity: &str| values(&format!("{case}: {quantity}"), UPSHIFT);
         let shares = own("largest deviation of a share, points");
-        let alone = own("ran out of turn, %");
+        let out_of_turn = own("ran out of turn, %");
         let switch = own("scheduler, a switch, median, µs");
-        let words = |words: &str| format!("round robin, {case}: {words}");
-        goals.push(at_most(words("shares within 1 %"), 1.0, "points").cell(
+        let title = |text: &str| format!("round robin, {case}: {text}");
+        goals.push(at_most(title("shares within 1 %"), 1.0, "points").cell(
             "",
             shares,
             Values::limit(1.0),
         ));
-        goals.push(at_most(words("one at a time"), 1.0, "%").cell("", alone, Values::limit(1.0)));
+        goals.push(at_most(title("one at a time"), 1.0, "%").cell(
+            "",
+            out_of_turn,
+            Values::limit(1.0),
+        ));
         goals.push(
-            at_most(words("a switch ≤ 1.3 × the elevation cost"), 1.3, "µs").cell(
+            at_most(title("a switch ≤ 1.3 × the elevation cost"), 1.3, "µs").cell(
                 "",
                 switch,
                 elevation.clone(),
             ),
         );
         if slice == 5000 {
-            let lost = own("time in which none of them ran, %");
-            goals.push(at_most(words("loss ≤ 2 %"), 1.0, "%").cell("", lost, Values::limit(2.0)));
+            let lost_percent = own("time in which none of them ran, %");
+            goals.push(at_most(title("loss ≤ 2 %"), 1.0, "%").cell(
+                "",
+                lost_percent,
+                Values::limit(2.0),
+            ));
         }
     }
-    let late = of("timetable: an entry begins late by, median, µs", UPSHIFT);
-    let min_quantum = of("timer floor, µs", MACHINE);
+    let lateness = values("timetable: an entry begins late by, median, µs", UPSHIFT);
+    let min_quantum = values("timer floor, µs", MACHINE);
     goals.push(
         at_most("table: entries begin within the timer floor", 1.0, "µs").cell(
             "",
-            late,
+            lateness,
             min_quantum,
         ),
     );
-    let share = of("2 × 5 ms and an ordinary process: its share, %", UPSHIFT);
+    let share = values("2 × 5 ms and an ordinary process: its share, %", UPSHIFT);
     goals.push(
         at_least(
             "round robin: an ordinary process keeps ≥ 4 % of the CPU",

@@ -56,10 +56,12 @@ const FILES: [(&str, usize); 2] = [
 
 const SERVE: &str = "upshift serve";
 
-const URGENT: f64 = 0.1;
+/// Share of urgent requests in the mixed load.
+const URGENT_SHARE: f64 = 0.1;
+/// Rate of the mixed load, as a multiple of the capacity.
 const OVERLOAD: f64 = 1.2;
 /// SCHED_FIFO priority of the client that sends urgent requests.
-const CLIENT: u8 = 45;
+const URGENT_CLIENT_PRIORITY: u8 = 45;
 
 fn urgent_row(server: &str) -> String {
     format!("{server}: u=0")
@@ -69,8 +71,8 @@ fn rest_row(server: &str) -> String {
     format!("{server}: the rest")
 }
 
-fn computing(urgent: bool) -> Work {
-    let priority = if urgent {
+fn computing(is_urgent: bool) -> Work {
+    let priority = if is_urgent {
         "Priority: u=0"
     } else {
         "Priority: u=3"
@@ -81,7 +83,9 @@ fn computing(urgent: bool) -> Work {
 /// Urgent requests at one rate, and other requests at another.
 #[derive(Clone)]
 struct Mixed {
+    /// Urgent requests per second.
     urgent: f64,
+    /// Other requests per second.
     rest: f64,
     /// Processes behind the server, if it is a proxy.
     backends: Option<Backends>,
@@ -89,16 +93,20 @@ struct Mixed {
 }
 
 impl Mixed {
-    fn plan(&self, server: &Server, urgent: bool, per_second: f64) -> Plan {
-        let group = Group::new(server.addresses[0], if urgent { 32 } else { 256 }, "mixed");
-        let mut plan = Plan::new(vec![group], computing(urgent), self.time);
+    fn plan(&self, server: &Server, is_urgent: bool, per_second: f64) -> Plan {
+        let group = Group::new(
+            server.addresses[0],
+            if is_urgent { 32 } else { 256 },
+            "mixed",
+        );
+        let mut plan = Plan::new(vec![group], computing(is_urgent), self.time);
         plan.pace = Pace::OpenRate { per_second };
         plan.warmup = Duration::from_millis(500).min(self.time / 2);
         plan.patience = plan.warmup + plan.duration + Duration::from_secs(10);
         plan.pin = Some(1);
-        // The two clients share a CPU. The urgent client is elevated, because the server does not
-        // cause delays on that CPU.
-        plan.fifo = urgent.then_some(CLIENT);
+        // The two clients share a CPU. The urgent client is elevated, so that the other client,
+        // which is no part of the server, does not delay it.
+        plan.fifo = is_urgent.then_some(URGENT_CLIENT_PRIORITY);
         plan.server_pids = server.pids();
         plan
     }
@@ -134,12 +142,12 @@ impl Drive for Mixed {
 
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let folder = std::env::temp_dir().join(format!("upshift-bench-{}", std::process::id()));
-    let made = std::fs::create_dir_all(&folder).and_then(|()| {
+    let created = std::fs::create_dir_all(&folder).and_then(|()| {
         FILES
             .iter()
             .try_for_each(|(_, size)| std::fs::write(folder.join(size.to_string()), vec![7; *size]))
     });
-    if let Err(error) = made {
+    if let Err(error) = created {
         results.note(format!("cannot create the files to serve: {error}"));
         return;
     }
@@ -147,24 +155,24 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let args = ["serve", &root, "--vcpus", "1", "--cpu", "0"];
     let ours = built.upshift(&[&args[..], &["--connections-per-peer", "10000"]].concat());
     let ours = ours.map(|program| (SERVE.to_owned(), program));
-    let mut all: Programs = ours.into_iter().chain(built.of(WEB)).collect();
+    let mut all: Programs = ours.into_iter().chain(built.programs(WEB)).collect();
     for (_, program) in &mut all {
         program
             .env
             .push(("UPSHIFT_BENCH_ROOT".into(), root.clone()));
     }
     let all = checked_servers(results, all);
-    let only = |wanted: &[&str]| -> Programs {
+    let select = |wanted: &[&str]| -> Programs {
         let servers = all
             .iter()
             .filter(|(name, _)| wanted.contains(&name.as_str()));
         servers.cloned().collect()
     };
-    json(results, options, &only(&[OURS, TOKIO, TOKIO_MT]));
+    json(results, options, &select(&[OURS, TOKIO, TOKIO_MT]));
     // axum on Upshift without levels would add nothing here, and nginx does not compute.
-    let whole = only(&[SERVE, TOKIO, TOKIO_MT, "go-http"]);
-    mixed(results, options, &whole, only(&ALTERNATIVES));
-    let files = only(&[SERVE, "nginx"]);
+    let computing_servers = select(&[SERVE, TOKIO, TOKIO_MT, "go-http"]);
+    mixed(results, options, &computing_servers, select(&ALTERNATIVES));
+    let files = select(&[SERVE, "nginx"]);
     for (case, size) in FILES {
         let connections = if size > 1 << 20 { 2 } else { 16 };
         let work = page(&format!("/{size}"), &[], 1);
@@ -174,7 +182,7 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
 }
 
 /// A request that several servers must answer with the same body.
-struct Same<'a> {
+struct CommonRequest<'a> {
     servers: &'a [&'a str],
     path: String,
     headers: &'static str,
@@ -186,7 +194,7 @@ struct Same<'a> {
 /// servers.
 fn checked_servers(results: &mut SectionResults, mut all: Programs) -> Programs {
     let computing = [&[SERVE, TOKIO, TOKIO_MT, "go-http"][..], &ALTERNATIVES].concat();
-    let same = |servers, path: &str, headers, body| Same {
+    let common_request = |servers, path: &str, headers, body| CommonRequest {
         servers,
         path: path.to_owned(),
         headers,
@@ -194,21 +202,26 @@ fn checked_servers(results: &mut SectionResults, mut all: Programs) -> Programs 
     };
     let (axum, json) = (&[TOKIO, OURS, TOKIO_MT], "Accept: application/json\r\n");
     let mut requests = vec![
-        same(axum, "/json?name=world", json, None),
-        same(axum, "/orders?count=30", json, None),
-        same(&computing, "/matrix?n=64", "Priority: u=0\r\n", None),
-        same(&computing, "/matrix?n=64", "Priority: u=3\r\n", None),
+        common_request(axum, "/json?name=world", json, None),
+        common_request(axum, "/orders?count=30", json, None),
+        common_request(&computing, "/matrix?n=64", "Priority: u=0\r\n", None),
+        common_request(&computing, "/matrix?n=64", "Priority: u=3\r\n", None),
     ];
     for (_, size) in FILES {
         let body = Some(vec![7; size]);
-        requests.push(same(&[SERVE, "nginx"], &format!("/{size}"), "", body));
+        requests.push(common_request(
+            &[SERVE, "nginx"],
+            &format!("/{size}"),
+            "",
+            body,
+        ));
     }
     let axum = all.iter().find(|(name, _)| name == TOKIO).cloned();
     all.retain(|(name, program)| {
         let backends = axum.as_ref().and_then(|(_, axum)| Backends::of(name, axum));
         let checked = start(program, backends.as_ref()).and_then(|deployed| {
-            let mut own = requests.iter_mut();
-            own.try_for_each(|it| {
+            let mut all_requests = requests.iter_mut();
+            all_requests.try_for_each(|it| {
                 if !it.servers.contains(&name.as_str()) {
                     return Ok(());
                 }
@@ -239,8 +252,8 @@ fn start(program: &Program, backends: Option<&Backends>) -> Result<Deployed, Str
 
 fn json(results: &mut SectionResults, options: &Options, servers: &Programs) {
     let accept = ["Accept: application/json"];
-    let little = page("/json?name=world", &accept, 1);
-    run_load(results, options, servers, JSON_CASE, &little, 64);
+    let greeting = page("/json?name=world", &accept, 1);
+    run_load(results, options, servers, JSON_CASE, &greeting, 64);
     let work = page("/orders?count=30", &accept, 1);
     run_load(results, options, servers, ORDERS_CASE, &work, 64);
     let Some((_, slowest)) = results.lowest_median(ORDERS_CASE, |_| true, |run| run.per_second)
@@ -282,7 +295,7 @@ fn mixed(
         rounds::entries(&all, |name| {
             let capacity = capacity(results, name)?;
             Some(Mixed {
-                urgent: URGENT * OVERLOAD * capacity,
+                urgent: URGENT_SHARE * OVERLOAD * capacity,
                 rest: rest * OVERLOAD * capacity,
                 backends: axum.and_then(|(_, program)| Backends::of(name, program)),
                 time: options.time,
@@ -290,7 +303,7 @@ fn mixed(
         })
     };
     let alone = entries(results, 0.0);
-    let overload = entries(results, 1.0 - URGENT);
+    let overload = entries(results, 1.0 - URGENT_SHARE);
     rounds::run(results, IDLE_CASE, &alone, options);
     rounds::run(results, OVERLOAD_CASE, &overload, options);
 }
@@ -317,14 +330,14 @@ pub(super) fn plot(section: &SectionResults) -> Plot {
 }
 
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
-    let against = |what: &str, case: &str, of: fn(&Run) -> f64| {
-        let [own, tokio] = [OURS, TOKIO].map(|server| section.values(case, server, of));
-        let what = format!("{what} ≤ the same application on tokio");
-        at_most(what, 1.0, "µs").cell("", own, tokio)
+    let goal_against_tokio = |title: &str, case: &str, quantity: fn(&Run) -> f64| {
+        let [own, tokio] = [OURS, TOKIO].map(|server| section.values(case, server, quantity));
+        let title = format!("{title} ≤ the same application on tokio");
+        at_most(title, 1.0, "µs").cell("", own, tokio)
     };
     let p99 = |case: &str| section.values(case, &urgent_row(SERVE), Run::p99);
     let rate = |case: &str, row: &str| section.values(case, row, |run| run.per_second / 1e3);
-    let kept = |server: &str| {
+    let share_of_capacity = |server: &str| {
         let [urgent, rest] =
             [urgent_row(server), rest_row(server)].map(|row| rate(OVERLOAD_CASE, &row));
         let replies = urgent?.combine(&rest?, |urgent, rest| urgent + rest)?;
@@ -332,13 +345,13 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
         replies.combine(&capacity, |replies, capacity| 100.0 * replies / capacity)
     };
     let mut goals = vec![
-        against("axum, JSON: CPU per request", JSON_CASE, Run::cpu),
-        against(
+        goal_against_tokio("axum, JSON: CPU per request", JSON_CASE, Run::cpu),
+        goal_against_tokio(
             "axum, JSON of 30 orders: CPU per request",
             ORDERS_CASE,
             Run::cpu,
         ),
-        against(
+        goal_against_tokio(
             "axum, JSON of 30 orders, 80 % load: p99",
             ORDERS_80_CASE,
             |run| run.p99,
@@ -351,17 +364,17 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
         .cell("", p99(OVERLOAD_CASE), p99(IDLE_CASE)),
         at_least("120 % load: share of capacity ≥ axum on tokio", 1.0, "%").cell(
             "",
-            kept(SERVE),
-            kept(TOKIO),
+            share_of_capacity(SERVE),
+            share_of_capacity(TOKIO),
         ),
     ];
     for (case, size) in FILES {
-        let of = |server: &str| {
+        let rate = |server: &str| {
             let mib = size as f64 / f64::from(1 << 20);
             section.values(case, server, |run| run.per_second * mib)
         };
-        let what = format!("{case}: rate ≥ nginx");
-        goals.push(at_least(what, 1.0, "MiB/s").cell("", of(SERVE), of("nginx")));
+        let title = format!("{case}: rate ≥ nginx");
+        goals.push(at_least(title, 1.0, "MiB/s").cell("", rate(SERVE), rate("nginx")));
     }
     goals
 }

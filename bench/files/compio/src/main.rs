@@ -15,7 +15,10 @@ struct Compio;
 impl Host for Compio {
     type File = File;
 
-    fn spawn(_bulk: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
+    fn spawn(
+        _is_less_urgent: bool,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> {
         let handle = spawn(task);
         async move {
             let _ = handle.await;
@@ -55,16 +58,16 @@ impl Host for Compio {
         let mut buffer = page_aligned(BLOCK);
         let mut number = vec![0; 8];
         loop {
-            let BufResult(result, asked) = stream.read_exact(number).await;
+            let BufResult(result, request) = stream.read_exact(number).await;
             if result.is_err() {
                 return;
             }
-            let block = bench_kit::files::first_word(&asked);
-            number = asked;
+            let block = bench_kit::files::first_word(&request);
+            number = request;
             buffer = Self::read(&file, buffer, block * BLOCK as u64).await;
-            let BufResult(result, back) = stream.write_all(buffer).await;
+            let BufResult(result, written_buffer) = stream.write_all(buffer).await;
             result.expect("the driver reads");
-            buffer = back;
+            buffer = written_buffer;
         }
     }
 }

@@ -19,11 +19,14 @@ use bench_kit::files::{
     pattern, shuffled, small_file, sum_words, word,
 };
 
+/// State shared by the tasks of an operation.
 struct Shared {
     plan: Plan,
+    /// Number of the next piece.
     next: AtomicU64,
-    until: Mutex<Instant>,
-    stopped: AtomicBool,
+    /// Time after which no operation begins.
+    end: Mutex<Instant>,
+    is_stopped: AtomicBool,
 }
 
 impl Shared {
@@ -31,15 +34,17 @@ impl Shared {
         Shared {
             plan: plan.clone(),
             next: AtomicU64::new(0),
-            until: Mutex::new(Instant::now() + time),
-            stopped: AtomicBool::new(false),
+            end: Mutex::new(Instant::now() + time),
+            is_stopped: AtomicBool::new(false),
         }
     }
 
-    fn until(&self) -> Instant {
-        *self.until.lock().expect("no panic while locked")
+    fn end(&self) -> Instant {
+        *self.end.lock().expect("no panic while locked")
     }
 
+    /// Returns the number of the next piece, out of `pieces`; `None` if all have been taken and the
+    /// command line permits each only once.
     fn take(&self, pieces: u64) -> Option<u64> {
         let next = self.next.fetch_add(1, Relaxed);
         (!self.plan.once || next < pieces).then_some(next % pieces)
@@ -117,14 +122,14 @@ impl Task {
     }
 
     fn run(&mut self) -> Times {
-        let until = self.shared.until();
+        let end = self.shared.end();
         let mut times = Times::default();
         loop {
-            let began = Instant::now();
-            if began >= until || self.shared.stopped.load(Relaxed) || !self.step() {
+            let start_time = Instant::now();
+            if start_time >= end || self.shared.is_stopped.load(Relaxed) || !self.step() {
                 return times;
             }
-            times.record_since(began);
+            times.record_since(start_time);
         }
     }
 }
@@ -137,7 +142,7 @@ fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
         .collect()
 }
 
-fn threads(tasks: Vec<Task>) -> Times {
+fn run_threads(tasks: Vec<Task>) -> Times {
     let mut all = Times::default();
     let threads: Vec<_> = tasks
         .into_iter()
@@ -152,14 +157,14 @@ fn threads(tasks: Vec<Task>) -> Times {
 fn main() {
     let plan = Plan::from_args();
     if plan.operation == Operation::Check {
-        check(&plan);
+        run_check(&plan);
     }
     if plan.operation == Operation::Mixed {
-        mixed(&plan);
+        run_mixed(&plan);
     }
     let run = |shared: &Arc<Shared>| match plan.variant.as_str() {
         "pool" => pool::run(tasks(shared), plan.tasks),
-        _ => threads(tasks(shared)),
+        _ => run_threads(tasks(shared)),
     };
     if !plan.once {
         run(&Arc::new(Shared::new(&plan, WARM_UP)));
@@ -169,7 +174,7 @@ fn main() {
     report.print_and_exit(times, 0);
 }
 
-fn mixed(plan: &Plan) -> ! {
+fn run_mixed(plan: &Plan) -> ! {
     let mut stream = one_connection();
     let big = Arc::new(open_std(&plan.dir.join("big"), Mode::Read));
     let report = Report::start();
@@ -180,18 +185,18 @@ fn mixed(plan: &Plan) -> ! {
             Task::new(&shared, Some(Arc::new(open_std(&path, mode))), number)
         })
         .collect();
-    let all: Vec<Arc<Shared>> = bulk.iter().map(|task| task.shared.clone()).collect();
+    let shared_states: Vec<Arc<Shared>> = bulk.iter().map(|task| task.shared.clone()).collect();
     let pool = (plan.variant == "pool").then(|| pool::Pool::new(plan.tasks));
     let writer_pool = pool.clone();
-    let writing = std::thread::spawn(move || match writer_pool {
+    let writer = std::thread::spawn(move || match writer_pool {
         Some(pool) => pool::drive(&pool, bulk),
-        None => threads(bulk),
+        None => run_threads(bulk),
     });
     serve(&mut stream, &big, pool.as_ref());
-    for shared in all {
-        shared.stopped.store(true, Relaxed);
+    for shared in shared_states {
+        shared.is_stopped.store(true, Relaxed);
     }
-    report.print_and_exit(writing.join().expect("nothing panics"), 0);
+    report.print_and_exit(writer.join().expect("nothing panics"), 0);
 }
 
 fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
@@ -200,13 +205,13 @@ fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
     while stream.read_exact(&mut number).is_ok() {
         let offset = u64::from_le_bytes(number) * BLOCK as u64;
         if let Some(pool) = pool {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let (big, mut block) = (big.clone(), buffer);
             pool.submit(Box::new(move || {
                 big.read_exact_at(&mut block, offset).expect("read failed");
-                let _ = tell.send(block);
+                let _ = sender.send(block);
             }));
-            buffer = told.recv().expect("the job reports its end");
+            buffer = receiver.recv().expect("the job reports its end");
         } else {
             big.read_exact_at(&mut buffer, offset).expect("read failed");
         }
@@ -214,29 +219,29 @@ fn serve(stream: &mut TcpStream, big: &Arc<File>, pool: Option<&pool::Pool>) {
     }
 }
 
-fn check(plan: &Plan) -> ! {
+fn run_check(plan: &Plan) -> ! {
     let report = Report::start();
     let mut total = 0_u64;
-    let mut count = |bytes: &[u8]| total = total.wrapping_add(sum_words(bytes));
+    let mut add_sum = |bytes: &[u8]| total = total.wrapping_add(sum_words(bytes));
     for number in (0..SMALL_FILES).step_by(100) {
-        count(&std::fs::read(small_file(&plan.dir, number)).expect("read failed"));
+        add_sum(&std::fs::read(small_file(&plan.dir, number)).expect("read failed"));
     }
     let big = open_std(&plan.dir.join("big"), Mode::Read);
     let mut block = vec![0; BLOCK];
     for number in (0..CHECKED_BLOCKS).rev() {
         big.read_exact_at(&mut block, number * BLOCK as u64)
             .expect("read failed");
-        count(&block);
+        add_sum(&block);
     }
-    let mut long = vec![0; LONG_BYTES];
+    let mut long_block = vec![0; LONG_BYTES];
     for piece in 0..CHECKED_PIECES {
-        big.read_exact_at(&mut long, piece * LONG_BYTES as u64)
+        big.read_exact_at(&mut long_block, piece * LONG_BYTES as u64)
             .expect("read failed");
-        count(&long);
+        add_sum(&long_block);
     }
     let out = open_std(&plan.dir.join("out"), Mode::Write);
     for piece in 0..CHECKED_PIECES {
-        out.write_all_at(&long, piece * LONG_BYTES as u64)
+        out.write_all_at(&long_block, piece * LONG_BYTES as u64)
             .expect("write failed");
     }
     out.sync_data().expect("sync failed");

@@ -53,27 +53,27 @@ pub(crate) fn run(tasks: Vec<Task>, threads: usize) -> Times {
 
 /// Runs the tasks, each with one operation at a time, on an existing pool.
 pub(crate) fn drive(pool: &Pool, tasks: Vec<Task>) -> Times {
-    let (tell, told) = mpsc::channel::<(Task, Instant, bool)>();
+    let (sender, receiver) = mpsc::channel::<(Task, Instant, bool)>();
     let start = |mut task: Task| {
-        let (tell, began) = (tell.clone(), Instant::now());
+        let (sender, start_time) = (sender.clone(), Instant::now());
         pool.submit(Box::new(move || {
-            let more = task.step();
-            let _ = tell.send((task, began, more));
+            let has_more = task.step();
+            let _ = sender.send((task, start_time, has_more));
         }));
     };
     let mut times = Times::default();
     let mut running = tasks.len();
     tasks.into_iter().for_each(start);
     while running > 0 {
-        let (task, began, more) = told.recv().expect("the job reports its end");
-        if more {
-            times.record_since(began);
+        let (task, start_time, has_more) = receiver.recv().expect("the job reports its end");
+        if has_more {
+            times.record_since(start_time);
         }
-        let stopped = task
+        let is_stopped = task
             .shared
-            .stopped
+            .is_stopped
             .load(std::sync::atomic::Ordering::Relaxed);
-        if more && !stopped && Instant::now() < task.shared.until() {
+        if has_more && !is_stopped && Instant::now() < task.shared.end() {
             start(task);
         } else {
             running -= 1;

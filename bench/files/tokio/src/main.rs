@@ -23,7 +23,10 @@ async fn blocking<T: Send + 'static>(
 impl Host for Tokio {
     type File = Arc<std::fs::File>;
 
-    fn spawn(_bulk: bool, task: impl Future<Output = ()> + 'static) -> impl Future<Output = ()> {
+    fn spawn(
+        _is_less_urgent: bool,
+        task: impl Future<Output = ()> + 'static,
+    ) -> impl Future<Output = ()> {
         let handle = spawn_local(task);
         async move { handle.await.expect("tasks do not panic") }
     }

@@ -74,8 +74,8 @@ impl Host for Upshift {
     }
 
     async fn write(file: &File, buffer: Buffer, offset: u64) -> Buffer {
-        let (written, Carried(buffer)) = file.write_all_at(Carried(buffer), offset).await;
-        written.expect("write failed");
+        let (result, Carried(buffer)) = file.write_all_at(Carried(buffer), offset).await;
+        result.expect("write failed");
         buffer
     }
 
@@ -98,9 +98,9 @@ impl Host for Upshift {
                     length = 0;
                     buffer =
                         Self::read(&file, buffer, u64::from_le_bytes(number) * BLOCK as u64).await;
-                    let (sent, Carried(back)) = stream.write_all(Carried(buffer)).await;
-                    sent.expect("the driver reads");
-                    buffer = back;
+                    let (result, Carried(written_buffer)) = stream.write_all(Carried(buffer)).await;
+                    result.expect("the driver reads");
+                    buffer = written_buffer;
                 }
             }
         }
@@ -111,7 +111,7 @@ fn main() {
     let runtime = Runtime::builder().vcpus(1).build();
     let runtime = runtime.expect("a runtime can be built");
     runtime.block_on(async {
-        let all = upshift::spawn_local(run::<Upshift>(Plan::from_args()), Level::MOST_URGENT);
-        all.await.expect("the task does not panic");
+        let task = upshift::spawn_local(run::<Upshift>(Plan::from_args()), Level::MOST_URGENT);
+        task.await.expect("the task does not panic");
     });
 }

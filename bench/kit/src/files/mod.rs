@@ -154,6 +154,7 @@ mod tests {
         assert!(BLOCKS.is_power_of_two());
         let mut blocks: Vec<u64> = (0..BLOCKS).map(shuffled).collect();
         let neighbours = blocks.windows(2).filter(|two| two[0] + 1 == two[1]);
+        // A random order has about one pair of neighbours; the bound leaves a margin.
         assert!(neighbours.count() < 10);
         blocks.sort_unstable();
         assert!(blocks.into_iter().eq(0..BLOCKS));

@@ -28,22 +28,24 @@ pub fn one_connection() -> TcpStream {
 /// State shared by the tasks of an operation, such as the next piece and the end of the time.
 struct Shared {
     plan: Plan,
+    /// Number of the next piece.
     next: Cell<u64>,
-    until: Cell<Instant>,
+    /// Time after which no operation begins.
+    end: Cell<Instant>,
     times: RefCell<Times>,
     sum: Cell<u64>,
-    stopped: Rc<Cell<bool>>,
+    is_stopped: Rc<Cell<bool>>,
 }
 
 impl Shared {
-    fn new(plan: &Plan, stopped: Rc<Cell<bool>>) -> Shared {
+    fn new(plan: &Plan, is_stopped: Rc<Cell<bool>>) -> Shared {
         Shared {
             plan: plan.clone(),
             next: Cell::new(0),
-            until: Cell::new(Instant::now() + WARM_UP),
+            end: Cell::new(Instant::now() + WARM_UP),
             times: RefCell::default(),
             sum: Cell::new(0),
-            stopped,
+            is_stopped,
         }
     }
 
@@ -51,7 +53,7 @@ impl Shared {
     /// operation reads the clock twice.
     fn now(&self) -> Option<Instant> {
         let now = Instant::now();
-        (!self.stopped.get() && now < self.until.get()).then_some(now)
+        (!self.is_stopped.get() && now < self.end.get()).then_some(now)
     }
 
     /// Returns the number of the next piece, out of `pieces`, and the time at which the operation
@@ -66,8 +68,9 @@ impl Shared {
         Some((next % pieces, now))
     }
 
-    fn count(&self, began: Instant, bytes: &[u8], expected: u64) {
-        self.times.borrow_mut().record_since(began);
+    /// Records an operation that ends now, and checks the first word of its data.
+    fn count(&self, start_time: Instant, bytes: &[u8], expected: u64) {
+        self.times.borrow_mut().record_since(start_time);
         assert_eq!(first_word(bytes), expected, "other bytes than in the file");
         if self.plan.operation == Operation::Check {
             self.sum.set(self.sum.get().wrapping_add(sum_words(bytes)));
@@ -116,18 +119,18 @@ pub const WARM_UP: Duration = Duration::from_millis(100);
 pub async fn run<H: Host>(plan: Plan) {
     let shared = Rc::new(Shared::new(&plan, Rc::default()));
     if plan.operation == Operation::Mixed {
-        mixed::<H>(shared).await;
+        run_mixed::<H>(shared).await;
         return;
     }
     if !plan.once && plan.operation != Operation::Check {
         run_tasks::<H>(&shared).await;
     }
     let report = Report::start();
-    shared.until.set(report.began() + plan.time);
+    shared.end.set(report.began() + plan.time);
     shared.next.set(0);
     shared.times.take();
     if plan.operation == Operation::Check {
-        check::<H>(&shared).await;
+        run_check::<H>(&shared).await;
     } else {
         run_tasks::<H>(&shared).await;
     }
@@ -149,117 +152,129 @@ async fn run_tasks<H: Host>(shared: &Rc<Shared>) {
 
 async fn run_task<H: Host>(shared: Rc<Shared>, file: Option<H::File>, task: usize) {
     match (shared.plan.operation, file) {
-        (Operation::Open, _) => opens::<H>(&shared).await,
-        (Operation::Random, Some(file)) => randoms::<H>(&shared, &file).await,
-        (Operation::Read, Some(file)) => reads::<H>(&shared, &file).await,
-        (Operation::Write, Some(file)) => writes::<H>(&shared, &file).await,
-        (Operation::Append, Some(file)) => appends::<H>(&shared, &file, task).await,
+        (Operation::Open, _) => open_files::<H>(&shared).await,
+        (Operation::Random, Some(file)) => read_random::<H>(&shared, &file).await,
+        (Operation::Read, Some(file)) => read_in_order::<H>(&shared, &file).await,
+        (Operation::Write, Some(file)) => write_in_order::<H>(&shared, &file).await,
+        (Operation::Append, Some(file)) => append_records::<H>(&shared, &file, task).await,
         _ => unreachable!("every other operation has a file"),
     }
 }
 
-async fn opens<H: Host>(shared: &Shared) {
-    while let Some((number, began)) = shared.take(SMALL_FILES as u64) {
+async fn open_files<H: Host>(shared: &Shared) {
+    while let Some((number, start_time)) = shared.take(SMALL_FILES as u64) {
         let path = small_file(&shared.plan.dir, number as usize);
         let bytes = H::read_whole(path).await;
         assert_eq!(bytes.len(), SMALL_LENGTH);
-        shared.count(began, &bytes, word(number, 0));
+        shared.count(start_time, &bytes, word(number, 0));
     }
 }
 
-async fn randoms<H: Host>(shared: &Shared, file: &H::File) {
+async fn read_random<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = page_aligned(BLOCK);
-    while let Some((next, began)) = shared.take(BLOCKS) {
+    while let Some((next, start_time)) = shared.take(BLOCKS) {
         let block = shuffled(next);
         buffer = H::read(file, buffer, block * BLOCK as u64).await;
-        shared.count(began, buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
+        shared.count(
+            start_time,
+            buffer,
+            word(BIG_NUMBER, block * BLOCK as u64 / 8),
+        );
     }
 }
 
-async fn reads<H: Host>(shared: &Shared, file: &H::File) {
+async fn read_in_order<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = page_aligned(LONG_BYTES);
-    while let Some((piece, began)) = shared.take(BIG_BYTES / LONG_BYTES as u64) {
+    while let Some((piece, start_time)) = shared.take(BIG_BYTES / LONG_BYTES as u64) {
         buffer = H::read(file, buffer, piece * LONG_BYTES as u64).await;
         shared.count(
-            began,
+            start_time,
             buffer,
             word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8),
         );
     }
 }
 
-async fn writes<H: Host>(shared: &Shared, file: &H::File) {
+async fn write_in_order<H: Host>(shared: &Shared, file: &H::File) {
     let mut buffer = pattern(LONG_BYTES);
-    while let Some((piece, began)) = shared.take(OUT_BYTES / LONG_BYTES as u64) {
+    while let Some((piece, start_time)) = shared.take(OUT_BYTES / LONG_BYTES as u64) {
         buffer[..8].copy_from_slice(&word(BIG_NUMBER, piece).to_le_bytes());
         buffer = H::write(file, buffer, piece * LONG_BYTES as u64).await;
-        shared.count(began, buffer, word(BIG_NUMBER, piece));
+        shared.count(start_time, buffer, word(BIG_NUMBER, piece));
     }
 }
 
-async fn appends<H: Host>(shared: &Shared, file: &H::File, task: usize) {
+async fn append_records<H: Host>(shared: &Shared, file: &H::File, task: usize) {
     let mut buffer = pattern(RECORD_BYTES);
-    while let Some(began) = shared.now() {
+    while let Some(start_time) = shared.now() {
         buffer[..8].copy_from_slice(&(task as u64).to_le_bytes());
         buffer = H::write(file, buffer, 0).await;
         H::sync(file).await;
-        shared.count(began, buffer, task as u64);
+        shared.count(start_time, buffer, task as u64);
     }
 }
 
-async fn mixed<H: Host>(shared: Rc<Shared>) {
+async fn run_mixed<H: Host>(shared: Rc<Shared>) {
     let stream = one_connection();
     let file = H::file(open_std(&shared.plan.dir.join("big"), Mode::Read));
     let report = Report::start();
     let mut tasks = Vec::new();
     for task in 0..BULK_TASKS {
-        let one = Rc::new(Shared {
-            until: Cell::new(report.began() + AN_HOUR),
-            ..Shared::new(&shared.plan, shared.stopped.clone())
+        let task_state = Rc::new(Shared {
+            end: Cell::new(report.began() + BULK_LIMIT),
+            ..Shared::new(&shared.plan, shared.is_stopped.clone())
         });
         let (path, mode) = shared.plan.file(task);
-        let written = H::file(open_std(&path, mode));
-        let all = shared.clone();
+        let bulk_file = H::file(open_std(&path, mode));
+        let shared_times = shared.clone();
         tasks.push(H::spawn(true, async move {
-            writes::<H>(&one, &written).await;
-            all.times.borrow_mut().add(one.times.take());
+            write_in_order::<H>(&task_state, &bulk_file).await;
+            shared_times.times.borrow_mut().add(task_state.times.take());
         }));
     }
     H::serve(stream, file).await;
-    shared.stopped.set(true);
+    shared.is_stopped.set(true);
     for task in tasks {
         task.await;
     }
     report.print_and_exit(shared.times.take(), 0);
 }
 
-/// Upper limit for the bulk writes; the driver ends the program earlier.
-const AN_HOUR: Duration = Duration::from_secs(3600);
+/// Time limit for the bulk writes; the driver ends the program earlier.
+const BULK_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Executes all kinds of operations; the driver knows the sum, and inspects the written data.
-async fn check<H: Host>(shared: &Rc<Shared>) {
+async fn run_check<H: Host>(shared: &Rc<Shared>) {
     let dir = &shared.plan.dir;
     for number in (0..SMALL_FILES).step_by(100) {
-        let began = Instant::now();
+        let start_time = Instant::now();
         let bytes = H::read_whole(small_file(dir, number)).await;
-        shared.count(began, &bytes, word(number as u64, 0));
+        shared.count(start_time, &bytes, word(number as u64, 0));
     }
     let file = H::file(open_std(&dir.join("big"), Mode::Read));
     let mut buffer = page_aligned(BLOCK);
     for block in (0..CHECKED_BLOCKS).rev() {
-        let began = Instant::now();
+        let start_time = Instant::now();
         buffer = H::read(&file, buffer, block * BLOCK as u64).await;
-        shared.count(began, buffer, word(BIG_NUMBER, block * BLOCK as u64 / 8));
+        shared.count(
+            start_time,
+            buffer,
+            word(BIG_NUMBER, block * BLOCK as u64 / 8),
+        );
     }
-    let mut long = page_aligned(LONG_BYTES);
+    let mut long_buffer = page_aligned(LONG_BYTES);
     for piece in 0..CHECKED_PIECES {
-        let began = Instant::now();
-        long = H::read(&file, long, piece * LONG_BYTES as u64).await;
-        shared.count(began, long, word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8));
+        let start_time = Instant::now();
+        long_buffer = H::read(&file, long_buffer, piece * LONG_BYTES as u64).await;
+        shared.count(
+            start_time,
+            long_buffer,
+            word(BIG_NUMBER, piece * LONG_BYTES as u64 / 8),
+        );
     }
     let out = H::file(open_std(&dir.join("out"), Mode::Write));
     for piece in 0..CHECKED_PIECES {
-        long = H::write(&out, long, piece * LONG_BYTES as u64).await;
+        long_buffer = H::write(&out, long_buffer, piece * LONG_BYTES as u64).await;
     }
     H::sync(&out).await;
     let log = H::file(open_std(&dir.join("log"), Mode::Append));

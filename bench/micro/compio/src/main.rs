@@ -30,20 +30,20 @@ impl Host for Compio {
     }
 
     async fn ping_pong(rounds: usize) {
-        let (to, mut from_us) = bounded::channel(1);
-        let (back, mut from_them) = bounded::channel(1);
-        let us = spawn(async move {
+        let (ping_sender, mut ping_receiver) = bounded::channel(1);
+        let (pong_sender, mut pong_receiver) = bounded::channel(1);
+        let first_task = spawn(async move {
             for _ in 0..rounds {
-                let _ = to.send(()).await;
-                from_them.recv().await;
+                let _ = ping_sender.send(()).await;
+                pong_receiver.recv().await;
             }
         });
-        let them = spawn(async move {
-            while from_us.recv().await.is_some() {
-                let _ = back.send(()).await;
+        let second_task = spawn(async move {
+            while ping_receiver.recv().await.is_some() {
+                let _ = pong_sender.send(()).await;
             }
         });
-        let _ = (us.await, them.await);
+        let _ = (first_task.await, second_task.await);
     }
 }
 
@@ -58,6 +58,6 @@ fn main() {
 }
 
 fn block_on(future: impl Future<Output = ()>) {
-    let built = Runtime::new();
-    built.expect("a runtime can be built").block_on(future);
+    let runtime = Runtime::new();
+    runtime.expect("a runtime can be built").block_on(future);
 }

@@ -33,21 +33,21 @@ impl Host for Glommio {
     }
 
     async fn ping_pong(rounds: usize) {
-        let (to, from_us) = new_bounded(1);
-        let (back, from_them) = new_bounded(1);
-        let us = spawn_local(async move {
+        let (ping_sender, ping_receiver) = new_bounded(1);
+        let (pong_sender, pong_receiver) = new_bounded(1);
+        let first_task = spawn_local(async move {
             for _ in 0..rounds {
-                let _ = to.send(()).await;
-                from_them.recv().await;
+                let _ = ping_sender.send(()).await;
+                pong_receiver.recv().await;
             }
         });
-        let them = spawn_local(async move {
-            while from_us.recv().await.is_some() {
-                let _ = back.send(()).await;
+        let second_task = spawn_local(async move {
+            while ping_receiver.recv().await.is_some() {
+                let _ = pong_sender.send(()).await;
             }
         });
-        us.await;
-        them.await;
+        first_task.await;
+        second_task.await;
     }
 }
 
@@ -66,6 +66,6 @@ fn main() {
 }
 
 fn block_on(future: impl Future<Output = ()>) {
-    let built = LocalExecutorBuilder::new(Placement::Unbound).make();
-    built.expect("an executor can be built").run(future);
+    let executor = LocalExecutorBuilder::new(Placement::Unbound).make();
+    executor.expect("an executor can be built").run(future);
 }

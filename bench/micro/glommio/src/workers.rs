@@ -55,10 +55,10 @@ impl Conserve for Glommio {
 }
 
 pub(crate) fn run() {
-    let idle = LocalExecutorBuilder::new(Placement::Unbound).spawn(pending::<()>);
-    let _idle = idle.expect("an executor can be built");
-    let built = LocalExecutorBuilder::new(Placement::Unbound).make();
-    built
+    let idle_executor = LocalExecutorBuilder::new(Placement::Unbound).spawn(pending::<()>);
+    let _idle_executor = idle_executor.expect("an executor can be built");
+    let executor = LocalExecutorBuilder::new(Placement::Unbound).make();
+    executor
         .expect("an executor can be built")
         .run(conserve::<Glommio>("glommio"));
 }

@@ -9,17 +9,18 @@ use may::go;
 use may::sync::mpsc::{Receiver, Sender, channel};
 
 const PEER: &str = "may";
-const IDLE: usize = 20_000;
+/// Number of idle tasks of the memory figure.
+const IDLE_TASKS: usize = 20_000;
 
 fn main() {
     let part = parse_part(&["default"]).0;
     let workers = if part == Part::OneThread { 1 } else { 2 };
     may::config().set_workers(workers).set_stack_size(0x1000);
-    let measuring = go!(move || match part {
+    let benchmarks = go!(move || match part {
         Part::OneThread => one_worker(),
         Part::TwoThreads => hops("channel-hop-2-workers", 100_000),
     });
-    measuring.join().expect("the benchmarks do not panic");
+    benchmarks.join().expect("the benchmarks do not panic");
     std::process::exit(0);
 }
 
@@ -40,12 +41,12 @@ fn one_worker() {
             }
         }
     }
-    for (name, tasks, turns) in [("yield-2", 2, 200_000), ("yield-1000", 1000, 500)] {
-        let mut samples = Samples::new(PEER, name, tasks * turns);
+    for (name, tasks, yields) in [("yield-2", 2, 200_000), ("yield-1000", 1000, 500)] {
+        let mut samples = Samples::new(PEER, name, tasks * yields);
         while samples.next() {
             handles.extend((0..tasks).map(|_| {
                 go!(move || {
-                    for _ in 0..turns {
+                    for _ in 0..yields {
                         yield_now();
                     }
                 })
@@ -56,34 +57,38 @@ fn one_worker() {
         }
     }
     hops("channel-hop", 100_000);
-    let before = resident_bytes();
-    let mut senders = Vec::with_capacity(IDLE);
-    for _ in 0..IDLE {
+    let bytes_before = resident_bytes();
+    let mut senders = Vec::with_capacity(IDLE_TASKS);
+    for _ in 0..IDLE_TASKS {
         let (sender, receiver) = channel::<()>();
         senders.push(sender);
         go!(move || receiver.recv());
     }
     yield_now();
-    let used = resident_bytes().saturating_sub(before);
-    print_figure("bytes-per-task", PEER, &mut [used as f64 / IDLE as f64]);
+    let bytes = resident_bytes().saturating_sub(bytes_before);
+    print_figure(
+        "bytes-per-task",
+        PEER,
+        &mut [bytes as f64 / IDLE_TASKS as f64],
+    );
 }
 
 fn hops(name: &str, rounds: usize) {
     let mut samples = Samples::new(PEER, name, 2 * rounds);
     while samples.next() {
-        let (to, from_us): (Sender<()>, Receiver<()>) = channel();
-        let (back, from_them): (Sender<()>, Receiver<()>) = channel();
-        let us = go!(move || {
+        let (ping_sender, ping_receiver): (Sender<()>, Receiver<()>) = channel();
+        let (pong_sender, pong_receiver): (Sender<()>, Receiver<()>) = channel();
+        let first_task = go!(move || {
             for _ in 0..rounds {
-                let _ = to.send(());
-                let _ = from_them.recv();
+                let _ = ping_sender.send(());
+                let _ = pong_receiver.recv();
             }
         });
-        let them = go!(move || {
-            while from_us.recv().is_ok() {
-                let _ = back.send(());
+        let second_task = go!(move || {
+            while ping_receiver.recv().is_ok() {
+                let _ = pong_sender.send(());
             }
         });
-        let _ = (us.join(), them.join());
+        let _ = (first_task.join(), second_task.join());
     }
 }

@@ -31,21 +31,21 @@ impl Host for Monoio {
     }
 
     async fn ping_pong(rounds: usize) {
-        let (to, mut from_us) = bounded::channel(1);
-        let (back, mut from_them) = bounded::channel(1);
-        let us = monoio::spawn(async move {
+        let (ping_sender, mut ping_receiver) = bounded::channel(1);
+        let (pong_sender, mut pong_receiver) = bounded::channel(1);
+        let first_task = monoio::spawn(async move {
             for _ in 0..rounds {
-                let _ = to.send(()).await;
-                from_them.recv().await;
+                let _ = ping_sender.send(()).await;
+                pong_receiver.recv().await;
             }
         });
-        let them = monoio::spawn(async move {
-            while from_us.recv().await.is_some() {
-                let _ = back.send(()).await;
+        let second_task = monoio::spawn(async move {
+            while ping_receiver.recv().await.is_some() {
+                let _ = pong_sender.send(()).await;
             }
         });
-        us.await;
-        them.await;
+        first_task.await;
+        second_task.await;
     }
 }
 
@@ -60,8 +60,8 @@ fn main() {
 }
 
 fn block_on(future: impl Future<Output = ()>) {
-    let built = RuntimeBuilder::<IoUringDriver>::new()
+    let runtime = RuntimeBuilder::<IoUringDriver>::new()
         .enable_timer()
         .build();
-    built.expect("a runtime can be built").block_on(future);
+    runtime.expect("a runtime can be built").block_on(future);
 }

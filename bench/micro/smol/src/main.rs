@@ -35,21 +35,21 @@ impl Host for Smol {
     }
 
     async fn ping_pong(rounds: usize) {
-        let (to, from_us) = async_channel::bounded(1);
-        let (back, from_them) = async_channel::bounded(1);
-        let us = EXECUTOR.spawn(async move {
+        let (ping_sender, ping_receiver) = async_channel::bounded(1);
+        let (pong_sender, pong_receiver) = async_channel::bounded(1);
+        let first_task = EXECUTOR.spawn(async move {
             for _ in 0..rounds {
-                let _ = to.send(()).await;
-                let _ = from_them.recv().await;
+                let _ = ping_sender.send(()).await;
+                let _ = pong_receiver.recv().await;
             }
         });
-        let them = EXECUTOR.spawn(async move {
-            while from_us.recv().await.is_ok() {
-                let _ = back.send(()).await;
+        let second_task = EXECUTOR.spawn(async move {
+            while ping_receiver.recv().await.is_ok() {
+                let _ = pong_sender.send(()).await;
             }
         });
-        us.await;
-        them.await;
+        first_task.await;
+        second_task.await;
     }
 }
 

@@ -9,7 +9,8 @@ use bench_kit::micro::{Part, Samples, parse_part, print_figure, resident_bytes};
 use bench_kit::workers::{TwoWorkers, parse_two_workers};
 
 const PEER: &str = "threads";
-const IDLE: usize = 2_000;
+/// Number of idle tasks of the memory figure.
+const IDLE_TASKS: usize = 2_000;
 
 fn main() {
     if let Some((TwoWorkers::Conserve, _)) = parse_two_workers() {
@@ -40,40 +41,44 @@ fn one_cpu() {
     }
     let mut samples = Samples::new(PEER, "yield-2", 2 * 50_000);
     while samples.next() {
-        let turns = || {
+        let yield_repeatedly = || {
             for _ in 0..50_000 {
                 yield_now();
             }
         };
-        let two = [spawn(turns), spawn(turns)];
-        let _ = two.map(|thread| thread.join());
+        let threads = [spawn(yield_repeatedly), spawn(yield_repeatedly)];
+        let _ = threads.map(|thread| thread.join());
     }
     hops("channel-hop", 20_000);
     // The kernel stack, 16 KiB or more, is not included.
-    let before = resident_bytes();
-    for _ in 0..IDLE {
+    let bytes_before = resident_bytes();
+    for _ in 0..IDLE_TASKS {
         spawn(std::thread::park);
     }
-    let used = resident_bytes().saturating_sub(before);
-    print_figure("bytes-per-task", PEER, &mut [used as f64 / IDLE as f64]);
+    let bytes = resident_bytes().saturating_sub(bytes_before);
+    print_figure(
+        "bytes-per-task",
+        PEER,
+        &mut [bytes as f64 / IDLE_TASKS as f64],
+    );
 }
 
 fn hops(name: &str, rounds: usize) {
     let mut samples = Samples::new(PEER, name, 2 * rounds);
     while samples.next() {
-        let (to, from_us) = sync_channel(1);
-        let (back, from_them) = sync_channel(1);
-        let us = spawn(move || {
+        let (ping_sender, ping_receiver) = sync_channel(1);
+        let (pong_sender, pong_receiver) = sync_channel(1);
+        let first_task = spawn(move || {
             for _ in 0..rounds {
-                let _ = to.send(());
-                let _ = from_them.recv();
+                let _ = ping_sender.send(());
+                let _ = pong_receiver.recv();
             }
         });
-        let them = spawn(move || {
-            while from_us.recv().is_ok() {
-                let _ = back.send(());
+        let second_task = spawn(move || {
+            while ping_receiver.recv().is_ok() {
+                let _ = pong_sender.send(());
             }
         });
-        let _ = (us.join(), them.join());
+        let _ = (first_task.join(), second_task.join());
     }
 }

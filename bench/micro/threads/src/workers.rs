@@ -15,25 +15,25 @@ use std::time::{Duration, Instant};
 
 use bench_kit::conserve::{COMPUTE, ITERATIONS, SETTLE, TIMER, WRITE, print_samples};
 
-/// The way in which the other thread waits.
+/// The system call with which the other thread waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Waits {
-    /// The system call that waits for this kind of event only.
+enum WaitMethod {
+    /// A system call that waits for this kind of event only.
     Alone,
     /// `epoll_wait`, as in a runtime.
     Epoll,
 }
 
 pub(crate) fn conserve() {
-    for (waits, peer) in [
-        (Waits::Alone, "a thread"),
-        (Waits::Epoll, "a thread, epoll"),
+    for (method, peer) in [
+        (WaitMethod::Alone, "a thread"),
+        (WaitMethod::Epoll, "a thread, epoll"),
     ] {
-        print_samples("timer", peer, &samples(|| timer(waits)));
-        if waits == Waits::Alone {
+        print_samples("timer", peer, &samples(|| timer(method)));
+        if method == WaitMethod::Alone {
             print_samples("wake", peer, &samples(wake));
         }
-        print_samples("data", peer, &samples(|| data(waits)));
+        print_samples("data", peer, &samples(|| data(method)));
     }
 }
 
@@ -44,18 +44,18 @@ fn samples(mut run: impl FnMut() -> Duration) -> Vec<u128> {
 fn bind(cpu: usize) {
     // SAFETY: an all-zero set is a valid empty set. The pointer is valid, because the call only
     // reads this local; the call changes only the calling thread.
-    let bound = unsafe {
+    let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
     };
-    assert_eq!(bound, 0, "CPUs 0 and 1 are needed");
+    assert_eq!(result, 0, "CPUs 0 and 1 are needed");
 }
 
 /// Runs `other` in a thread on CPU 1, beside the neighbour on CPU 0, which calls `release` and
 /// computes. One of the two threads reports the instant from which the other thread is ready.
 /// Returns the delay from this instant until the other thread runs.
-fn beside(
+fn wake_delay(
     other: impl FnOnce() -> Times + Send + 'static,
     release: impl FnOnce(&thread::Thread) -> Option<Instant> + Send + 'static,
 ) -> Duration {
@@ -68,8 +68,8 @@ fn beside(
         bind(0);
         thread::sleep(SETTLE);
         let ready = release(&thread);
-        let began = Instant::now();
-        while began.elapsed() < COMPUTE {
+        let start_time = Instant::now();
+        while start_time.elapsed() < COMPUTE {
             std::hint::spin_loop();
         }
         ready
@@ -82,65 +82,68 @@ fn beside(
     times.ran.saturating_duration_since(ready)
 }
 
+/// Times of the other thread.
 struct Times {
+    /// Instant from which the thread is ready, if the thread knows it.
     ready: Option<Instant>,
+    /// Instant at which the thread runs.
     ran: Instant,
 }
 
-fn timer(waits: Waits) -> Duration {
+fn timer(method: WaitMethod) -> Duration {
     let other = move || {
         let due = Instant::now() + TIMER;
-        match waits {
-            Waits::Alone => thread::sleep(TIMER),
-            Waits::Epoll => epoll_wait(&timerfd(TIMER)),
+        match method {
+            WaitMethod::Alone => thread::sleep(TIMER),
+            WaitMethod::Epoll => epoll_wait(&timerfd(TIMER)),
         }
         Times {
             ready: Some(due),
             ran: Instant::now(),
         }
     };
-    beside(other, |_| None)
+    wake_delay(other, |_| None)
 }
 
 fn wake() -> Duration {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let other = move || {
         thread::park();
         let ran = Instant::now();
         Times {
-            ready: told.recv().ok(),
+            ready: receiver.recv().ok(),
             ran,
         }
     };
-    beside(other, move |other| {
+    wake_delay(other, move |other| {
         let now = Instant::now();
         other.unpark();
-        let _ = tell.send(now);
+        let _ = sender.send(now);
         Some(now)
     })
 }
 
-fn data(waits: Waits) -> Duration {
+fn data(method: WaitMethod) -> Duration {
     let (mut outside, mut inside) = UnixStream::pair().expect("a pair of sockets");
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let other = move || {
-        if waits == Waits::Epoll {
+        if method == WaitMethod::Epoll {
             epoll_wait(&inside);
         }
         let _ = inside.read(&mut [0]);
         let ran = Instant::now();
         Times {
-            ready: told.recv().ok(),
+            ready: receiver.recv().ok(),
             ran,
         }
     };
-    beside(other, move |_| {
+    wake_delay(other, move |_| {
         thread::spawn(move || {
             bind(1);
             thread::sleep(WRITE);
             let now = Instant::now();
             let _ = outside.write_all(b"!");
-            let _ = tell.send(now);
+            let _ = sender.send(now);
         });
         None
     })
@@ -149,7 +152,7 @@ fn data(waits: Waits) -> Duration {
 /// Returns a timer that expires after `time`.
 fn timerfd(time: Duration) -> std::fs::File {
     use std::os::fd::FromRawFd;
-    let once = libc::itimerspec {
+    let expiry = libc::itimerspec {
         it_interval: libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -165,12 +168,17 @@ fn timerfd(time: Duration) -> std::fs::File {
         assert!(timer >= 0, "timerfd_create failed");
         std::fs::File::from_raw_fd(timer)
     };
-    // SAFETY: the pointer is valid, because the call only reads `once`, an initialized local. A
+    // SAFETY: the pointer is valid, because the call only reads `expiry`, an initialized local. A
     // null pointer is permitted; the call then does not return the previous value.
-    let set = unsafe {
-        libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())
+    let result = unsafe {
+        libc::timerfd_settime(
+            timer.as_raw_fd(),
+            0,
+            &raw const expiry,
+            std::ptr::null_mut(),
+        )
     };
-    assert_eq!(set, 0, "the timer can be set");
+    assert_eq!(result, 0, "the timer can be set");
     timer
 }
 

@@ -34,20 +34,20 @@ impl Host for Tokio {
     }
 
     async fn ping_pong(rounds: usize) {
-        let (to, mut from_us) = mpsc::channel(1);
-        let (back, mut from_them) = mpsc::channel(1);
-        let us = tokio::spawn(async move {
+        let (ping_sender, mut ping_receiver) = mpsc::channel(1);
+        let (pong_sender, mut pong_receiver) = mpsc::channel(1);
+        let first_task = tokio::spawn(async move {
             for _ in 0..rounds {
-                let _ = to.send(()).await;
-                from_them.recv().await;
+                let _ = ping_sender.send(()).await;
+                pong_receiver.recv().await;
             }
         });
-        let them = tokio::spawn(async move {
-            while from_us.recv().await.is_some() {
-                let _ = back.send(()).await;
+        let second_task = tokio::spawn(async move {
+            while ping_receiver.recv().await.is_some() {
+                let _ = pong_sender.send(()).await;
             }
         });
-        let _ = (us.await, them.await);
+        let _ = (first_task.await, second_task.await);
     }
 }
 
@@ -57,21 +57,21 @@ fn main() {
         std::process::exit(0);
     }
     let (part, variant) = parse_part(&["ct", "mt"]);
-    let multi = variant == "mt";
-    let peer = if multi { "tokio-mt" } else { "tokio-ct" };
+    let is_multi = variant == "mt";
+    let peer = if is_multi { "tokio-mt" } else { "tokio-ct" };
     match part {
-        Part::OneThread if multi => {
-            let runtime = build(multi);
-            let ended =
+        Part::OneThread if is_multi => {
+            let runtime = build(is_multi);
+            let result =
                 runtime.block_on(async { tokio::spawn(one_thread::<Tokio>("tokio-mt")).await });
-            ended.expect("the benchmarks do not panic");
+            result.expect("the benchmarks do not panic");
         }
-        Part::OneThread => build(multi).block_on(one_thread::<Tokio>(peer)),
+        Part::OneThread => build(is_multi).block_on(one_thread::<Tokio>(peer)),
         Part::TwoThreads => two_threads(peer, |future| {
-            let runtime = build(multi);
-            if multi {
-                let ended = runtime.block_on(async { tokio::spawn(future).await });
-                ended.expect("the benchmarks do not panic");
+            let runtime = build(is_multi);
+            if is_multi {
+                let result = runtime.block_on(async { tokio::spawn(future).await });
+                result.expect("the benchmarks do not panic");
             } else {
                 runtime.block_on(future);
             }
@@ -81,12 +81,12 @@ fn main() {
     std::process::exit(0);
 }
 
-fn build(multi: bool) -> Runtime {
-    let mut builder = if multi {
+fn build(is_multi: bool) -> Runtime {
+    let mut builder = if is_multi {
         Builder::new_multi_thread()
     } else {
         Builder::new_current_thread()
     };
-    let built = builder.worker_threads(1).enable_all().build();
-    built.expect("a runtime can be built")
+    let runtime = builder.worker_threads(1).enable_all().build();
+    runtime.expect("a runtime can be built")
 }

@@ -77,11 +77,11 @@ impl Multi for Tokio {
     }
 }
 
-/// The main thread is not one of the workers.
+/// Runs the benchmarks. The main thread is not one of the workers.
 pub(crate) fn run(part: TwoWorkers) {
     let mut builder = Builder::new_multi_thread();
-    let built = builder.worker_threads(2).enable_all().build();
-    let runtime = built.expect("a runtime can be built");
+    let runtime = builder.worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime can be built");
     match part {
         TwoWorkers::Conserve => runtime.block_on(conserve::<Tokio>(PEER)),
         TwoWorkers::Multi => multi(PEER, &Tokio(runtime)),

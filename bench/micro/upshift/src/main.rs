@@ -1,6 +1,5 @@
 //! Microbenchmarks of Upshift: those that all compared runtimes have, and two that only Upshift
-//! has,
-//! `reprio` (a queued coroutine changes its level) and `need_preempt`.
+//! has: `reprio` (a queued coroutine changes its level) and `need_preempt`.
 
 mod workers;
 
@@ -37,20 +36,20 @@ impl Host for Upshift {
     }
 
     async fn ping_pong(rounds: usize) {
-        let (to, mut from_us) = mpsc::channel(1);
-        let (back, mut from_them) = mpsc::channel(1);
-        let us = Self::spawn(async move {
+        let (ping_sender, mut ping_receiver) = mpsc::channel(1);
+        let (pong_sender, mut pong_receiver) = mpsc::channel(1);
+        let first_task = Self::spawn(async move {
             for _ in 0..rounds {
-                let _ = to.send(()).await;
-                from_them.recv().await;
+                let _ = ping_sender.send(()).await;
+                pong_receiver.recv().await;
             }
         });
-        let them = Self::spawn(async move {
-            while from_us.recv().await.is_some() {
-                let _ = back.send(()).await;
+        let second_task = Self::spawn(async move {
+            while ping_receiver.recv().await.is_some() {
+                let _ = pong_sender.send(()).await;
             }
         });
-        let _ = (us.await, them.await);
+        let _ = (first_task.await, second_task.await);
     }
 }
 
@@ -73,18 +72,18 @@ async fn reprio() {
 }
 
 async fn need_preempt() {
-    const TESTS: usize = 10_000_000;
-    let mut samples = Samples::new(PEER, "need-preempt", TESTS);
+    const CALLS: usize = 10_000_000;
+    let mut samples = Samples::new(PEER, "need-preempt", CALLS);
     while samples.next() {
-        for _ in 0..TESTS {
+        for _ in 0..CALLS {
             black_box(upshift::need_preempt());
         }
     }
 }
 
 fn build() -> Runtime {
-    let built = Runtime::builder().vcpus(1).build();
-    built.expect("a runtime can be built")
+    let runtime = Runtime::builder().vcpus(1).build();
+    runtime.expect("a runtime can be built")
 }
 
 fn main() {

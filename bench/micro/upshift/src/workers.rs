@@ -1,5 +1,6 @@
 //! Runs the measurements `conserve` and `multi` on two vCPUs (workers with their own run queues).
-//! In `conserve` the other coroutine is as urgent as the neighbour, less urgent, or more urgent.
+//! In `conserve`, one coroutine (the *neighbour*) computes while another waits. The other coroutine
+//! is as urgent as the neighbour, less urgent, or more urgent.
 //! Each case is measured without preemption (*inline* vCPUs) and with it (*preemptible* vCPUs).
 //! `multi` is measured without preemption.
 
@@ -46,8 +47,8 @@ impl Multi for Spawner {
     }
 
     fn spawn_remotely<F: Future<Output = ()> + Send + 'static>(&self, future: F) {
-        let spawned = self.0.spawn(future, Priority::Inherit);
-        spawned.expect("the runtime is running").detach();
+        let handle = self.0.spawn(future, Priority::Inherit);
+        handle.expect("the runtime is running").detach();
     }
 
     fn yield_now() -> impl Future<Output = ()> + Send {
@@ -81,12 +82,12 @@ impl Multi for Spawner {
 }
 
 /// Builds a runtime whose main coroutine is the least urgent, since it only waits.
-fn build(preemption: Preemption, parks: bool) -> Runtime {
+fn build(preemption: Preemption, parks_at_once: bool) -> Runtime {
     let mut builder = Runtime::builder()
         .vcpus(2)
         .main_level(Level::LEAST_URGENT)
         .preemption(preemption);
-    if parks {
+    if parks_at_once {
         builder = builder.spin(Duration::ZERO);
     }
     match builder.build() {
@@ -114,14 +115,14 @@ pub(crate) fn run(part: TwoWorkers, variant: &str) {
             conserve::<OtherLevel<10>>(&format!("{peer}, more urgent")).await;
         }),
         TwoWorkers::Multi => {
-            let (done, over) = oneshot::channel();
+            let (end_sender, end_receiver) = oneshot::channel();
             runtime.block_on(async {
                 let host = Spawner(Handle::current().expect("in a coroutine"));
                 std::thread::spawn(move || {
                     multi(peer, &host);
-                    let _ = done.send(());
+                    let _ = end_sender.send(());
                 });
-                let _ = over.await;
+                let _ = end_receiver.await;
             });
         }
     }

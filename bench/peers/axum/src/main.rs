@@ -1,7 +1,7 @@
 //! An axum application with the same source and the same hyper on Upshift and on tokio
 //! (current_thread, or multi_thread with one worker). `/json?name=` answers with a little JSON, and
-//! `/orders?count=` with an array of the given length. `/matrix?n=` computes, without a hint to
-//! either runtime.
+//! `/orders?count=` with an array of the given length. `/matrix?n=` computes a product of
+//! matrices, without a hint to either runtime.
 //!
 //! The other variants prefer requests with `Priority: u=0` at `/matrix`, by the means of each
 //! runtime. `levels` uses a level per request on Upshift. On tokio, `two-nice` and `two-idle`
@@ -62,10 +62,10 @@ struct Line {
 /// Converts records to JSON, as an application does.
 async fn orders(Query(Count { count }): Query<Count>) -> Json<Vec<Order>> {
     let order = |id: u32| {
-        let line = |at: u32| Line {
-            article: id * 7 + at,
-            quantity: 1 + (id + at) % 5,
-            price: f64::from(id % 90 + at) + 0.25,
+        let line = |index: u32| Line {
+            article: id * 7 + index,
+            quantity: 1 + (id + index) % 5,
+            price: f64::from(id % 90 + index) + 0.25,
         };
         let lines = [line(0), line(1), line(2)];
         let cost = |line: &Line| f64::from(line.quantity) * line.price;
@@ -98,8 +98,8 @@ async fn matrix(Query(Size { n }): Query<Size>) -> Json<Product> {
 fn product(n: usize) -> Product {
     let n = n.clamp(1, 512);
     let cell = |row: usize, column: usize| ((row * 31 + column * 17) % 10) as f64;
-    let a: Vec<f64> = (0..n * n).map(|at| cell(at / n, at % n)).collect();
-    let b: Vec<f64> = (0..n * n).map(|at| cell(at % n, at / n)).collect();
+    let a: Vec<f64> = (0..n * n).map(|index| cell(index / n, index % n)).collect();
+    let b: Vec<f64> = (0..n * n).map(|index| cell(index % n, index / n)).collect();
     let mut sums = vec![0.0; n];
     let mut trace = 0.0_f64;
     for i in 0..n {
@@ -111,7 +111,7 @@ fn product(n: usize) -> Product {
         }
         trace += sums[i];
     }
-    // The sum of integers, which the other servers print without a fraction.
+    // The trace is a sum of integers, and the other servers print it without a fraction.
     let trace = trace as u64;
     Product { n, trace }
 }
@@ -195,11 +195,12 @@ fn on_tokio(args: &Args<()>, mut builder: Builder, app: Router) -> io::Result<()
             let _ = stream.set_nodelay(true);
         });
         // The server has its own task, like Upshift's `Server`, rather than that of `block_on`.
-        let served = tokio::spawn(async move { axum::serve(listener, app).await });
-        served.await.map_err(io::Error::other)?
+        let server_task = tokio::spawn(async move { axum::serve(listener, app).await });
+        server_task.await.map_err(io::Error::other)?
     })
 }
 
+/// Reply of a handler that computes outside of the accepting task.
 type Computed = Result<Json<Product>, StatusCode>;
 
 /// Computes urgent requests on the runtime that accepts connections, and all other requests on a

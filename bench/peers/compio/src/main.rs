@@ -48,12 +48,12 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
         input = buffer;
         // A short read does not shorten the buffer.
         let count = result?;
-        let open = count > 0 && requests.feed(&input[..count], &mut output);
+        let is_open = count > 0 && requests.feed(&input[..count], &mut output);
         let BufResult(result, buffer) = stream.write_all(output).await;
         output = buffer;
         result?;
         output.clear();
-        if !open {
+        if !is_open {
             return Ok(());
         }
     }

@@ -42,12 +42,12 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
     loop {
         let result;
         (result, input) = stream.read(input).await;
-        let open = result? > 0 && requests.feed(&input, &mut output);
+        let is_open = result? > 0 && requests.feed(&input, &mut output);
         let result;
         (result, output) = stream.write_all(output).await;
         result?;
         output.clear();
-        if !open {
+        if !is_open {
             return Ok(());
         }
     }

@@ -9,7 +9,7 @@ use bench_kit::frames::Frames;
 use bench_kit::requests::Requests;
 use bench_kit::server::{QUEUE_CAPACITY, READ_BYTES, Work, listen, parse_args};
 
-const STACK: usize = 128 * 1024;
+const STACK_BYTES: usize = 128 * 1024;
 
 fn main() -> io::Result<()> {
     let args = parse_args(&["default"]);
@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
 }
 
 fn thread(body: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
-    let builder = std::thread::Builder::new().stack_size(STACK);
+    let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
     // A lost connection ends its threads.
     builder.spawn(move || drop(body())).map(drop)
 }
@@ -35,10 +35,10 @@ fn plaintext(mut stream: TcpStream) -> io::Result<()> {
         (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input)?;
-        let open = count > 0 && requests.feed(&input[..count], &mut output);
+        let is_open = count > 0 && requests.feed(&input[..count], &mut output);
         stream.write_all(&output)?;
         output.clear();
-        if !open {
+        if !is_open {
             return Ok(());
         }
     }

@@ -46,10 +46,10 @@ async fn plaintext(mut stream: TcpStream) -> io::Result<()> {
         (Requests::default(), vec![0; READ_BYTES], Vec::new());
     loop {
         let count = stream.read(&mut input).await?;
-        let open = count > 0 && requests.feed(&input[..count], &mut output);
+        let is_open = count > 0 && requests.feed(&input[..count], &mut output);
         stream.write_all(&output).await?;
         output.clear();
-        if !open {
+        if !is_open {
             return Ok(());
         }
     }

@@ -8,7 +8,7 @@ use bench_kit::server::READ_BYTES;
 use rustix::event::{Timespec, epoll};
 use upshift_load::spin::Frames;
 
-use crate::{QUANTUM, Shared, WORKERS, lock, worker};
+use crate::{QUANTUM_NS, Shared, WORKERS, lock, worker};
 
 /// Key of the listener in epoll events; the other keys are the numbers of connections.
 const LISTENER: u64 = u64::MAX;
@@ -36,15 +36,19 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut ready = Vec::with_capacity(256);
     loop {
-        let idle = !shared.workers.iter().any(worker::Worker::is_busy)
+        let is_idle = !shared.workers.iter().any(worker::Worker::is_busy)
             && connections.iter().flatten().all(|c| c.output.is_empty());
         let no_wait = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         ready.clear();
-        let room = rustix::buffer::spare_capacity(&mut ready);
-        match epoll::wait(&events, room, if idle { None } else { Some(&no_wait) }) {
+        let event_buffer = rustix::buffer::spare_capacity(&mut ready);
+        match epoll::wait(
+            &events,
+            event_buffer,
+            if is_idle { None } else { Some(&no_wait) },
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -68,7 +72,7 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
                 *slot = None;
             }
         }
-        turn(shared);
+        run_workers(shared);
         let served = std::mem::take(&mut *lock(&shared.served));
         for (key, request) in served {
             if let Some(Some(connection)) = connections.get_mut(key) {
@@ -85,13 +89,13 @@ pub(crate) fn run(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
 /// Receives requests; returns whether the connection stays open.
 fn receive(shared: &Shared, key: usize, connection: &mut Connection) -> bool {
     let mut requests = lock(&shared.requests);
-    let room = WORKERS.saturating_sub(requests.len());
+    let max_requests = WORKERS.saturating_sub(requests.len());
     let mut input = [0; READ_BYTES];
-    let most = READ_BYTES.min(room * upshift_load::spin::FRAME);
-    if most == 0 {
+    let max_bytes = READ_BYTES.min(max_requests * upshift_load::spin::FRAME);
+    if max_bytes == 0 {
         return true;
     }
-    match connection.stream.read(&mut input[..most]) {
+    match connection.stream.read(&mut input[..max_bytes]) {
         Ok(0) => false,
         Ok(count) => {
             let mut chunk = &input[..count];
@@ -108,18 +112,18 @@ fn receive(shared: &Shared, key: usize, connection: &mut Connection) -> bool {
 }
 
 /// Starts an idle worker if requests wait, then resumes each preempted worker for a slice
-/// ([`QUANTUM`]).
-fn turn(shared: &Shared) {
-    let waiting = !lock(&shared.requests).is_empty();
+/// ([`QUANTUM_NS`]).
+fn run_workers(shared: &Shared) {
+    let has_requests = !lock(&shared.requests).is_empty();
     let mut workers = shared.workers.iter().enumerate();
-    if waiting && let Some((number, idle)) = workers.find(|(_, worker)| !worker.is_busy()) {
+    if has_requests && let Some((number, idle)) = workers.find(|(_, worker)| !worker.is_busy()) {
         shared.current.store(number, SeqCst);
         idle.start();
     }
     for (number, worker) in shared.workers.iter().enumerate() {
         if worker.is_busy() {
             shared.current.store(number, SeqCst);
-            worker::set_timer(&shared.timer, QUANTUM);
+            worker::set_timer(&shared.timer, QUANTUM_NS);
             worker.resume();
         }
     }

@@ -8,17 +8,17 @@
 //! | 128 workers | 1, elevated 3 | compute; an elevated worker runs until the queue is empty |
 //! | switcher | 4 | demotes the worker whose timer, armed before each request, expires |
 //!
-//! The numbers of workers and of queued requests, and the order of the steps in the dispatcher's
-//! turn, are as published.
+//! The numbers of workers and of queued requests, and the order of the steps in a round of the
+//! dispatcher, are as published.
 //!
 //! Differences: the slice is 100 µs instead of 5 µs. On a virtual machine a timer costs about 20
 //! µs, so a worker with a slice of 5 µs would compute nothing, and a long request would never end.
 //! An idle worker sleeps in a futex, whereas the published worker yields. An idle dispatcher sleeps
 //! in `epoll_wait`, whereas the published dispatcher polls its network card. An idle server
-//! therefore leaves the CPU to others, and an idle worker is started by a wake-up instead of an
-//! elevation; each is one system call. If the queue is full, requests stay in their socket. Threads
-//! sleep while they wait for the mutex of a queue, so a worker may be demoted while it holds one.
-//! The trick has no levels; a reply repeats the level of its request.
+//! therefore leaves the CPU to other programs, and an idle worker is started by a wake-up instead
+//! of an elevation; each is one system call. If the queue is full, requests stay in their socket.
+//! Threads sleep while they wait for the mutex of a queue, so a worker may be demoted while it
+//! holds one. The trick has no levels; a reply repeats the level of its request.
 
 mod dispatcher;
 mod worker;
@@ -41,16 +41,16 @@ use worker::Worker;
 
 /// Largest number of preempted requests, and of requests that wait for a worker.
 const WORKERS: usize = 128;
-/// The slice, after which a worker that has not ended its request yields the CPU to the dispatcher,
-/// in ns: five times the cost of a timer on a virtual machine.
-const QUANTUM: i64 = 100_000;
+/// The slice, after which a worker that has not ended its request yields the CPU to the dispatcher:
+/// five times the cost of a timer on a virtual machine.
+const QUANTUM_NS: i64 = 100_000;
 
 const DEMOTED: Priority = Priority::of::<1>();
 const DISPATCHER: Priority = Priority::of::<2>();
 const ELEVATED: Priority = Priority::of::<3>();
 const SWITCHER: Priority = Priority::of::<4>();
 
-/// With the number of its connection.
+/// A request, with the number of its connection.
 type Job = (usize, Request);
 
 struct Shared {
@@ -76,9 +76,10 @@ fn main() -> io::Result<()> {
         workers: (0..WORKERS).map(|_| Worker::default()).collect(),
         burner,
     });
-    let started = Arc::new(Barrier::new(WORKERS + 2));
+    let start_barrier = Arc::new(Barrier::new(WORKERS + 2));
     for number in 0..=WORKERS {
-        let (shared, elevator, started) = (shared.clone(), elevator.clone(), started.clone());
+        let (shared, elevator, start_barrier) =
+            (shared.clone(), elevator.clone(), start_barrier.clone());
         thread::spawn(move || {
             let priority = if number < WORKERS { ELEVATED } else { SWITCHER };
             let elevated = elevator.elevate_current(priority).unwrap_or_else(|error| {
@@ -89,17 +90,17 @@ fn main() -> io::Result<()> {
             match shared.workers.get(number) {
                 Some(worker) => {
                     worker.introduce(elevated);
-                    started.wait();
+                    start_barrier.wait();
                     worker::serve(&shared, worker)
                 }
                 None => {
-                    started.wait();
+                    start_barrier.wait();
                     worker::switch(&shared)
                 }
             }
         });
     }
-    started.wait();
+    start_barrier.wait();
     let listener = listen(&args)?;
     let _elevated = elevator
         .elevate_current(DISPATCHER)
@@ -111,9 +112,9 @@ fn main() -> io::Result<()> {
 fn pin_to_one_cpu() -> io::Result<()> {
     let allowed = sched_getaffinity(None)?;
     let first = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu));
-    let mut one = CpuSet::new();
-    one.set(first.unwrap_or(0));
-    Ok(sched_setaffinity(None, &one)?)
+    let mut cpu_set = CpuSet::new();
+    cpu_set.set(first.unwrap_or(0));
+    Ok(sched_setaffinity(None, &cpu_set)?)
 }
 
 /// Locks a mutex, which is never poisoned, because a panic ends the process.

@@ -1,5 +1,5 @@
 //! Runs the workers, which compute, and the switcher, which demotes a worker at the end of its
-//! slice ([`QUANTUM`]).
+//! slice ([`QUANTUM_NS`]).
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 use upshift_elevate::{Elevated, Priority};
 
-use crate::{DEMOTED, ELEVATED, QUANTUM, Shared, lock};
+use crate::{DEMOTED, ELEVATED, QUANTUM_NS, Shared, lock};
 
 /// A worker, as the other threads see it.
 #[derive(Default)]
@@ -77,7 +77,7 @@ pub(crate) fn serve(shared: &Shared, worker: &Worker) -> ! {
             thread::park();
         }
         while let Some(job) = next(shared) {
-            set_timer(&shared.timer, QUANTUM);
+            set_timer(&shared.timer, QUANTUM_NS);
             shared.burner.burn(job.1.service);
             set_timer(&shared.timer, 0);
             lock(&shared.served).push(job);

@@ -46,7 +46,7 @@ pub(super) async fn unary() -> Result<Operation> {
 struct Watch {
     reporter: HealthReporter,
     stream: Streaming<HealthCheckResponse>,
-    serving: bool,
+    is_serving: bool,
 }
 
 /// Creates an operation that receives one message of an open stream.
@@ -60,18 +60,22 @@ pub(super) async fn streaming() -> Result<Operation> {
     let watch = Watch {
         reporter,
         stream,
-        serving: false,
+        is_serving: false,
     };
     Ok(operation(Mutex::new(watch), |watch| async move {
         let mut watch = watch.lock().await;
-        watch.serving = !watch.serving;
-        let status = if watch.serving {
+        watch.is_serving = !watch.is_serving;
+        let status = if watch.is_serving {
             ServingStatus::Serving
         } else {
             ServingStatus::NotServing
         };
         watch.reporter.set_service_status("a", status).await;
-        let message = watch.stream.message().await?.ok_or("closed")?;
+        let message = watch
+            .stream
+            .message()
+            .await?
+            .ok_or("the stream was closed")?;
         (message.status == status as i32)
             .then_some(())
             .ok_or("unexpected status".into())

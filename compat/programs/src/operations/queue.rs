@@ -50,7 +50,7 @@ pub(super) async fn queue() -> Result<Operation> {
     Ok(operation(Mutex::new(queue), |queue| async move {
         let mut queue = queue.lock().await;
         queue.count += 1;
-        let said = queue.count.to_be_bytes();
+        let body = queue.count.to_be_bytes();
         let options = BasicPublishOptions::default();
         queue
             .channel
@@ -58,13 +58,17 @@ pub(super) async fn queue() -> Result<Operation> {
                 "".into(),
                 queue.name.as_str().into(),
                 options,
-                &said,
+                &body,
                 BasicProperties::default(),
             )
             .await?
             .await?;
-        let delivery = queue.consumer.next().await.ok_or("closed")??;
-        (delivery.data == said)
+        let delivery = queue
+            .consumer
+            .next()
+            .await
+            .ok_or("the queue was closed")??;
+        (delivery.data == body)
             .then_some(())
             .ok_or("unexpected message".into())
     }))

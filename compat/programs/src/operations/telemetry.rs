@@ -41,10 +41,10 @@ impl TraceService for Collector {
 /// Creates an operation that exports a span, which is a whole batch. The processor exports on its
 /// own thread, and the exporter's connection is a task of tokio.
 pub(super) async fn spans() -> Result<Operation> {
-    let (send, receive) = mpsc::unbounded_channel();
+    let (sender, receiver) = mpsc::unbounded_channel();
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
     let url = format!("http://{}", incoming.local_addr()?);
-    let service = TraceServiceServer::new(Collector(send));
+    let service = TraceServiceServer::new(Collector(sender));
     tokio::spawn(
         Server::builder()
             .add_service(service)
@@ -66,14 +66,14 @@ pub(super) async fn spans() -> Result<Operation> {
         .build();
     let tracer = provider.tracer("compat");
     Ok(operation(
-        (tracer, provider, Mutex::new((receive, 0))),
+        (tracer, provider, Mutex::new((receiver, 0))),
         |shared| async move {
             let mut received = shared.2.lock().await;
             received.1 += 1;
             let name = received.1.to_string();
             shared.0.start(name.clone()).end();
-            let arrived = received.0.recv().await.ok_or("no collector")?;
-            (arrived == name)
+            let span_name = received.0.recv().await.ok_or("no collector")?;
+            (span_name == name)
                 .then_some(())
                 .ok_or("unexpected span".into())
         },

@@ -13,15 +13,19 @@ use tokio::net::TcpSocket;
 
 use crate::Result;
 
+/// Name and content of a short file.
 pub const SMALL: &str = "small.txt";
+/// Name of the long file.
 const BIG: &str = "big.bin";
+/// Length of the long file, in bytes.
 const LENGTH: u64 = 256 << 20;
 /// Number of bytes that a client reads at once. With the pause after it, this makes 160 kB/s.
 const PIECE: usize = 16 << 10;
 /// Pause after each read.
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub fn make_file(folder: &Path) -> Result<()> {
+/// Creates the short and the long file.
+pub fn make_files(folder: &Path) -> Result<()> {
     fs::write(folder.join(SMALL), SMALL)?;
     fs::File::create(folder.join(BIG))?.set_len(LENGTH)?;
     Ok(())
@@ -44,12 +48,12 @@ pub fn start(address: SocketAddr, count: usize) -> Result<Downloads> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let all = shared.clone();
+    let client_state = shared.clone();
     let thread = thread::spawn(move || {
         lower_priority();
         runtime.block_on(async {
             let downloads: Vec<_> = (0..count)
-                .map(|_| tokio::spawn(download(address, all.clone())))
+                .map(|_| tokio::spawn(download(address, client_state.clone())))
                 .collect();
             for download in downloads {
                 download.await??;
@@ -91,6 +95,7 @@ async fn download(address: SocketAddr, shared: Arc<Shared>) -> Result<()> {
 }
 
 impl Downloads {
+    /// Starts the measurement of the rate.
     pub fn mark(&self) {
         let bytes = self.shared.bytes.load(Ordering::Relaxed);
         self.start.set((bytes, Instant::now()));
@@ -98,9 +103,9 @@ impl Downloads {
 
     /// Ends the downloads, and returns their rate in MB/s.
     pub fn stop(self) -> Result<u64> {
-        let (before, began) = self.start.get();
-        let bytes = self.shared.bytes.load(Ordering::Relaxed) - before;
-        let rate = bytes as f64 / began.elapsed().as_secs_f64() / 1e6;
+        let (bytes_before, start) = self.start.get();
+        let bytes = self.shared.bytes.load(Ordering::Relaxed) - bytes_before;
+        let rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e6;
         self.shared.is_stopped.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| "a download panicked")??;
         Ok(rate as u64)

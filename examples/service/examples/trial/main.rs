@@ -45,22 +45,22 @@ fn main() -> Result<()> {
 
 fn run_trial(program: &str, folder: &std::path::Path, rounds: usize, span: Duration) -> Result<()> {
     let partner = partner::start(folder)?;
-    downloads::make_file(folder)?;
+    downloads::make_files(folder)?;
     let service = Service::start(program, folder, partner)?;
     service.check_routes(ORDERS)?;
     let address = service.address;
     let measure = |span| urgent::measure(address, service.pid(), span);
     let mut table = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
-    let mut rate = Vec::new();
+    let mut rates = Vec::new();
     for _ in 0..rounds {
         table[0].push(measure(span)?);
         service.expect("POST", "/report", "", 202)?;
         table[1].push(measure(span)?);
-        let running = downloads::start(address, DOWNLOADS)?;
+        let downloads = downloads::start(address, DOWNLOADS)?;
         table[2].push(measure(Duration::from_secs(1))?);
-        running.mark();
+        downloads.mark();
         table[3].push(measure(span)?);
-        rate.push(running.stop()?);
+        rates.push(downloads.stop()?);
         service.expect("DELETE", "/report", "", 204)?;
         thread::sleep(Duration::from_millis(300));
     }
@@ -71,8 +71,8 @@ fn run_trial(program: &str, folder: &std::path::Path, rounds: usize, span: Durat
         .map(|figures| {
             let p50 = urgent::median(figures.iter().map(|figures| figures.p50));
             let p99 = || figures.iter().map(|figures| figures.p99);
-            let (least, most) = (p99().min().unwrap_or(0), p99().max().unwrap_or(0));
-            format!("{p50} / {} ({least}–{most})", urgent::median(p99()))
+            let (min, max) = (p99().min().unwrap_or(0), p99().max().unwrap_or(0));
+            format!("{p50} / {} ({min}–{max})", urgent::median(p99()))
         })
         .collect();
     eprintln!(
@@ -88,7 +88,7 @@ fn run_trial(program: &str, folder: &std::path::Path, rounds: usize, span: Durat
     for (case, figures) in cases.iter().zip(&table) {
         eprintln!("| {case} | {}", urgent::slowest(figures));
     }
-    let rate = urgent::median(rate);
+    let rate = urgent::median(rates);
     let name = std::env::var("NAME").unwrap_or_default();
     println!("| {name} | {} | {rate} |", cells.join(" | "));
     eprintln!("{report}");

@@ -46,8 +46,8 @@ impl Service {
         // SAFETY: the call takes no pointers, and the id still names the child, which has not been
         // waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
-        let began = Instant::now();
-        while began.elapsed() < TIMEOUT {
+        let start = Instant::now();
+        while start.elapsed() < TIMEOUT {
             if let Some(status) = self.child.try_wait()? {
                 return status
                     .success()
@@ -84,12 +84,12 @@ impl Service {
         self.expect("GET", path, "", 200)
     }
 
-    /// Requests every route once, and the orders `orders` times.
+    /// Requests every route at least once, and places `orders` orders.
     pub fn check_routes(&self, orders: usize) -> Result<()> {
-        let has = |text: String, what: &str| {
-            text.contains(what)
+        let has = |text: String, part: &str| {
+            text.contains(part)
                 .then_some(())
-                .ok_or_else(|| format!("no {what} in {text:?}"))
+                .ok_or_else(|| format!("no {part} in {text:?}"))
         };
         has(self.get("/healthz")?, "ok")?;
         for n in 0..orders {

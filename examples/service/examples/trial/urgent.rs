@@ -12,11 +12,13 @@ const REQUEST: &[u8] = b"GET /orders/1 HTTP/1.1\r\nHost: here\r\n\r\n";
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub struct Figures {
+    /// Median latency, in µs.
     pub p50: u64,
+    /// 99th percentile of the latency, in µs.
     pub p99: u64,
-    /// Mean latency of the slowest hundredth of the requests.
+    /// Mean latency of the slowest hundredth of the requests, in µs.
     pub slow: u64,
-    /// Mean time for which threads waited for a CPU during these requests.
+    /// Mean time for which threads waited for a CPU during these requests, in µs.
     pub waited: WaitTimes,
 }
 
@@ -35,16 +37,16 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let mut times = Vec::new();
     let mut answer = [0; 4096];
-    let began = Instant::now();
-    while began.elapsed() < span {
+    let start_time = Instant::now();
+    while start_time.elapsed() < span {
         let before = waits.now();
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         stream.write_all(REQUEST)?;
         let count = stream.read(&mut answer)?;
-        let took = asked.elapsed().as_micros() as u64;
+        let latency_us = sent_at.elapsed().as_micros() as u64;
         let after = waits.now();
         let waited: WaitTimes = std::array::from_fn(|group| after[group] - before[group]);
-        times.push((took, waited));
+        times.push((latency_us, waited));
         // An answer is shorter than a TCP segment, so one read receives all of it.
         if !answer[..count].starts_with(b"HTTP/1.1 200") {
             let text = String::from_utf8_lossy(&answer[..count]).into_owned();
@@ -54,13 +56,13 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
     }
     times.sort_unstable();
     let slowest = &times[times.len() * 99 / 100..];
-    let mean = |of: &dyn Fn(&(u64, WaitTimes)) -> u64| {
-        slowest.iter().map(of).sum::<u64>() / slowest.len() as u64
+    let mean = |figure: &dyn Fn(&(u64, WaitTimes)) -> u64| {
+        slowest.iter().map(figure).sum::<u64>() / slowest.len() as u64
     };
     Ok(Figures {
         p50: times[times.len() / 2].0,
         p99: slowest[0].0,
-        slow: mean(&|(took, _)| *took),
+        slow: mean(&|(latency_us, _)| *latency_us),
         waited: std::array::from_fn(|group| mean(&|(_, waited)| waited[group] / 1000)),
     })
 }
@@ -68,8 +70,9 @@ fn client(address: SocketAddr, service: u32, span: Duration) -> Result<Figures> 
 /// Returns a line of a table: the means of [`Figures::slow`] and [`Figures::waited`] over the
 /// rounds.
 pub fn slowest(rounds: &[Figures]) -> String {
-    let mean =
-        |of: &dyn Fn(&Figures) -> u64| rounds.iter().map(of).sum::<u64>() / rounds.len() as u64;
+    let mean = |figure: &dyn Fn(&Figures) -> u64| {
+        rounds.iter().map(figure).sum::<u64>() / rounds.len() as u64
+    };
     let waited = (0..GROUPS.len()).map(|group| mean(&|figures| figures.waited[group]));
     let cells = std::iter::once(mean(&|figures| figures.slow)).chain(waited);
     cells.map(|cell| format!("{cell} | ")).collect()

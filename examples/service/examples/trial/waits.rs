@@ -51,18 +51,18 @@ impl Waits {
     }
 
     pub fn now(&self) -> WaitTimes {
-        let mut all = WaitTimes::default();
-        for (group, file, known) in &self.0 {
+        let mut waits = WaitTimes::default();
+        for (group, file, last_wait) in &self.0 {
             let mut text = [0; 80];
             // A thread that has ended keeps its last known wait.
             let count = file.read_at(&mut text, 0).unwrap_or(0);
             let text = String::from_utf8_lossy(&text[..count]);
-            if let Some(waited) = text.split(' ').nth(1).and_then(|word| word.parse().ok()) {
-                known.set(waited);
+            if let Some(wait) = text.split(' ').nth(1).and_then(|word| word.parse().ok()) {
+                last_wait.set(wait);
             }
-            all[*group] += known.get();
+            waits[*group] += last_wait.get();
         }
-        all
+        waits
     }
 }
 

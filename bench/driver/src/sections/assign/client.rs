@@ -20,6 +20,7 @@ use crate::results::Run;
 
 /// Number of connections, which share the requests.
 const CONNECTIONS: usize = 4;
+/// Requests per second, over all connections together.
 const PER_SECOND: f64 = 1000.0;
 
 /// SCHED_FIFO priority of the client, below those of the remedies, which use 2 and above.
@@ -131,19 +132,19 @@ enum Answer {
 }
 
 fn answer(kind: ServerKind, bytes: &[u8]) -> Answer {
-    let told = |whole: bool| if whole { Answer::Whole } else { Answer::Part };
+    let part_unless = |whole: bool| if whole { Answer::Whole } else { Answer::Part };
     match kind {
         ServerKind::Nginx if bytes.len() > 12 && !bytes.starts_with(b"HTTP/1.1 200") => {
             Answer::Wrong
         }
-        ServerKind::Nginx => told(bytes.ends_with(b"\r\n\r\nhello")),
+        ServerKind::Nginx => part_unless(bytes.ends_with(b"\r\n\r\nhello")),
         ServerKind::Redis if bytes.starts_with(b"-") => Answer::Wrong,
-        ServerKind::Redis => told(bytes == b"+OK\r\n" || bytes == b"$5\r\nvalue\r\n"),
+        ServerKind::Redis => part_unless(bytes == b"+OK\r\n" || bytes == b"$5\r\nvalue\r\n"),
         ServerKind::Postgres => {
             let mut rest = bytes;
-            while let [what, a, b, c, d, ..] = rest {
+            while let [message_type, a, b, c, d, ..] = rest {
                 let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
-                match (what, rest.get(1 + length..)) {
+                match (message_type, rest.get(1 + length..)) {
                     (b'E', _) => return Answer::Wrong,
                     // The server is ready for the next query.
                     (b'Z', Some(_)) => return Answer::Whole,
@@ -169,14 +170,14 @@ struct Latencies {
 }
 
 /// Returns the median of the 99 % latencies of all intervals, in µs.
-fn p99_of(mut pieces: Vec<Vec<u64>>) -> f64 {
-    let mut each: Vec<u64> = Vec::new();
+fn median_p99(mut pieces: Vec<Vec<u64>>) -> f64 {
+    let mut p99s: Vec<u64> = Vec::new();
     for piece in pieces.iter_mut().filter(|it| !it.is_empty()) {
         piece.sort_unstable();
-        each.push(piece[(piece.len() * 99).div_ceil(100) - 1]);
+        p99s.push(piece[(piece.len() * 99).div_ceil(100) - 1]);
     }
-    each.sort_unstable();
-    each.get(each.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3)
+    p99s.sort_unstable();
+    p99s.get(p99s.len() / 2).map_or(0.0, |&ns| ns as f64 / 1e3)
 }
 
 /// Sends requests for `time` after a warm-up.
@@ -210,7 +211,7 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
         p50: us(0.5),
         p99: us(0.99),
         p999: us(0.999),
-        p99_of_pieces: p99_of(pieces),
+        p99_of_pieces: median_p99(pieces),
         send_lag: lag.value_at_quantile(0.99) as f64 / 1e3,
         errors: u64::from(error.is_some()),
         first_error: error,
@@ -218,17 +219,17 @@ pub(super) fn drive(connections: Vec<Connection>, time: Duration) -> Result<Run,
     })
 }
 
-/// Sends the requests of one connection, the first at `first`; requests due before `counted` do not
-/// count.
+/// Sends the requests of one connection, the first at `first`; requests due before `count_from`
+/// do not count.
 fn send(
     mut connection: Connection,
     first: Instant,
     gap: Duration,
-    counted: Instant,
+    count_from: Instant,
     time: Duration,
 ) -> Result<Latencies, String> {
     elevate()?;
-    let mut own = Latencies {
+    let mut result = Latencies {
         latencies: histogram()?,
         lag: histogram()?,
         pieces: Vec::new(),
@@ -236,30 +237,30 @@ fn send(
     };
     let request = connection.request();
     let mut due = first;
-    while due < counted + time {
-        let free = Instant::now();
-        std::thread::sleep(due.saturating_duration_since(free));
-        let sent = Instant::now();
+    while due < count_from + time {
+        let free_at = Instant::now();
+        std::thread::sleep(due.saturating_duration_since(free_at));
+        let sent_at = Instant::now();
         if let Err(error) = connection.ask(&request) {
-            own.error = Some(error);
-            return Ok(own);
+            result.error = Some(error);
+            return Ok(result);
         }
-        if due >= counted {
+        if due >= count_from {
             let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             let latency = ns(due.elapsed());
-            own.latencies.saturating_record(latency);
-            let piece = ((due - counted).as_nanos() / PIECE.as_nanos()) as usize;
-            if own.pieces.len() <= piece {
-                own.pieces.resize_with(piece + 1, Vec::new);
+            result.latencies.saturating_record(latency);
+            let piece = ((due - count_from).as_nanos() / PIECE.as_nanos()) as usize;
+            if result.pieces.len() <= piece {
+                result.pieces.resize_with(piece + 1, Vec::new);
             }
-            own.pieces[piece].push(latency);
-            if free < due {
-                own.lag.saturating_record(ns(sent - due));
+            result.pieces[piece].push(latency);
+            if free_at < due {
+                result.lag.saturating_record(ns(sent_at - due));
             }
         }
         due += gap;
     }
-    Ok(own)
+    Ok(result)
 }
 
 fn elevate() -> Result<(), String> {
@@ -287,13 +288,13 @@ mod tests {
         let mut stalled = quiet.clone();
         stalled[..4].fill(5_000_000);
         let pieces = vec![quiet.clone(), stalled, vec![], quiet];
-        assert_eq!(p99_of(pieces), 99.0);
-        assert_eq!(p99_of(vec![]), 0.0);
+        assert_eq!(median_p99(pieces), 99.0);
+        assert_eq!(median_p99(vec![]), 0.0);
     }
 
     #[test]
     fn answers_are_partial_whole_or_wrong_and_a_query_has_a_length() {
-        for (kind, bytes, says) in [
+        for (kind, bytes, expected_answer) in [
             (
                 ServerKind::Nginx,
                 &b"HTTP/1.1 200 OK\r\n\r\nhel"[..],
@@ -324,7 +325,7 @@ mod tests {
             ),
             (ServerKind::Postgres, b"E\0\0\0\x05x", Answer::Wrong),
         ] {
-            assert_eq!(answer(kind, bytes), says, "{bytes:?}");
+            assert_eq!(answer(kind, bytes), expected_answer, "{bytes:?}");
         }
         assert_eq!(query("x"), b"Q\0\0\0\x06x\0");
     }

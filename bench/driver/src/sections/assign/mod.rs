@@ -10,7 +10,7 @@
 //!
 //! | file | concern |
 //! |---|---|
-//! | `server_kind` | which servers are measured |
+//! | `server_kind` | the measured servers |
 //! | `servers` | a running server: start, address, processes |
 //! | `remedies` | the means of preferring the server |
 //! | `client` | requests at fixed times, latencies |
@@ -126,7 +126,7 @@ struct Load {
     time: Duration,
 }
 
-/// Also records which servers are not installed.
+/// Measures all cases once, and notes the servers that are not installed.
 pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &BuiltPrograms) {
     let Some(upshift) = built.upshift(&[]) else {
         return;
@@ -197,23 +197,23 @@ impl Drive for Load {
         let after = readings(&serving);
         let Usage { time, steal, .. } = monitor.stop();
         all.steal = steal;
-        let each = before.iter().zip(&after);
-        let used: Duration = each
+        let pairs = before.iter().zip(&after);
+        let used: Duration = pairs
             .filter_map(|(before, after)| {
                 Some(before.as_ref()?.used_until(after.as_ref()?).total())
             })
             .sum();
         all.server_busy = used.as_secs_f64() / time.as_secs_f64();
         drop((awake, applied, daemon));
-        let mut groups_of = vec![];
+        let mut batch_runs = vec![];
         if let Some(batch) = batch {
-            groups_of.push(batch.end()?);
+            batch_runs.push(batch.end()?);
         }
         drop(server);
         drop(groups);
         Ok(Measured {
             all,
-            groups: groups_of,
+            groups: batch_runs,
         })
     }
 
@@ -242,13 +242,13 @@ fn readings(pids: &[u32]) -> Vec<Option<Reading>> {
 fn alone<'a>(
     section: &'a SectionResults,
     case: &str,
-    of: fn(&Run) -> f64,
+    quantity: fn(&Run) -> f64,
 ) -> Option<(&'a Cell, f64)> {
     let server = |case: &str| case.split(',').next().map(str::to_owned);
     let cells = section.cells.iter();
     let alone = cells.filter(|it| [ALONE, HALTING].contains(&it.peer.as_str()));
     let alone = alone.filter(|it| server(&it.case) == server(case));
-    let timed = alone.filter_map(|it| Some((it, it.median(of)?)));
+    let timed = alone.filter_map(|it| Some((it, it.median(quantity)?)));
     timed.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
@@ -286,8 +286,8 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
         let name = case.name();
         let own = section.values(&name, Remedy::Daemon.name(), of);
         let alone = alone(section, &name, of).and_then(|(cell, _)| cell.values(of));
-        let what = format!("{name}: {figure} with the daemon ≤ 1.5 × alone");
-        at_most(what, 1.5, "µs").cell("", own, alone)
+        let title = format!("{name}: {figure} with the daemon ≤ 1.5 × alone");
+        at_most(title, 1.5, "µs").cell("", own, alone)
     };
     let both = |case| {
         let pieces = goal(case, "p99 of 0.1 s", |run| run.p99_of_pieces);

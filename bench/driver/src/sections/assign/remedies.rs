@@ -30,8 +30,8 @@ pub(super) enum Remedy {
     Sched,
 }
 
-/// Period of SCHED_DEADLINE, in ns.
-const PERIOD: usize = 10_000_000;
+/// Period of SCHED_DEADLINE.
+const PERIOD_NS: usize = 10_000_000;
 
 impl Remedy {
     pub(super) const ALL: [Remedy; 7] = [
@@ -83,7 +83,8 @@ impl Remedy {
         match self {
             Remedy::Deadline => {
                 let serving = server.serving_processes();
-                let runtime = (PERIOD * cpus * 7 / 10 / serving.len().max(1)).min(PERIOD * 8 / 10);
+                let runtime =
+                    (PERIOD_NS * cpus * 7 / 10 / serving.len().max(1)).min(PERIOD_NS * 8 / 10);
                 serving
                     .into_iter()
                     .try_for_each(|pid| reserve(pid, runtime))?;
@@ -120,7 +121,7 @@ impl Remedy {
 fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
     let output = Command::new("chrt")
         .args(["--deadline", "--sched-runtime", &runtime.to_string()])
-        .args(["--sched-period", &PERIOD.to_string(), "--pid", "0"])
+        .args(["--sched-period", &PERIOD_NS.to_string(), "--pid", "0"])
         .arg(pid.to_string())
         .output()
         .map_err(|e| format!("cannot start chrt: {e}"))?;
@@ -138,8 +139,8 @@ fn reserve(pid: u32, runtime: usize) -> Result<(), String> {
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Creates a cgroup; `urgent` permits real-time threads in it.
-    pub(crate) fn new(name: &str, urgent: bool) -> Result<Cgroup, String> {
+    /// Creates a cgroup, in which real-time threads can run if `permits_real_time`.
+    pub(crate) fn new(name: &str, permits_real_time: bool) -> Result<Cgroup, String> {
         let name = format!("upshift-bench-{}-{name}", std::process::id());
         // Version 2 enables the controller in groups only on request.
         let _ = std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
@@ -156,7 +157,7 @@ impl Cgroup {
                 // If the kernel distributes real-time runtime by cgroup, the group also needs a
                 // share. On other kernels the file does not exist.
                 let share = cgroup.0.join("cpu.rt_runtime_us");
-                if urgent && share.exists() {
+                if permits_real_time && share.exists() {
                     std::fs::write(&share, "400000")
                         .map_err(|e| format!("{}: {e}", share.display()))?;
                 }

@@ -19,7 +19,7 @@ pub(super) struct Server {
     pub(super) address: SocketAddr,
     child: Child,
     /// Process ids right after the start.
-    first: Vec<u32>,
+    initial_processes: Vec<u32>,
     folder: PathBuf,
 }
 
@@ -38,12 +38,15 @@ impl Server {
             .map_err(|e| e.to_string())?
             .port();
         let program = kind.program().ok_or("the server is not installed")?;
-        let own = match kind {
+        let command_words = match kind {
             ServerKind::Nginx => nginx(&program, &folder, port)?,
             ServerKind::Redis => redis(&program, &folder, port),
             ServerKind::Postgres => postgres(&program, &folder, port)?,
         };
-        let mut words = prefix.iter().map(|it| (*it).to_owned()).chain(own);
+        let mut words = prefix
+            .iter()
+            .map(|it| (*it).to_owned())
+            .chain(command_words);
         let mut command = Command::new(words.next().unwrap_or_default());
         command
             .args(words)
@@ -57,7 +60,7 @@ impl Server {
             kind,
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             child,
-            first: Vec::new(),
+            initial_processes: Vec::new(),
             folder,
         };
         let deadline = Instant::now() + START_TIMEOUT;
@@ -67,7 +70,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        server.first = server.processes();
+        server.initial_processes = server.processes();
         Ok(server)
     }
 
@@ -101,7 +104,7 @@ impl Server {
             ServerKind::Nginx => all.into_iter().skip(1).collect(),
             ServerKind::Postgres => all
                 .into_iter()
-                .filter(|pid| !self.first.contains(pid))
+                .filter(|pid| !self.initial_processes.contains(pid))
                 .collect(),
         }
     }
@@ -114,7 +117,7 @@ impl Drop for Server {
     }
 }
 
-/// Each with its parent.
+/// Returns the id of each process, with the id of its parent.
 fn parents() -> Vec<(u32, u32)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -176,15 +179,15 @@ fn postgres(program: &Path, folder: &Path, port: u16) -> Result<Vec<String>, Str
     std::os::unix::fs::chown(folder, Some(user), Some(group)).map_err(|e| e.to_string())?;
     let data = folder.join("data").display().to_string();
     let initdb = program.with_file_name("initdb");
-    let made = Command::new(&initdb)
+    let output = Command::new(&initdb)
         .args(["--auth=trust", "--no-sync", "--locale=C", "-D", &data])
         .current_dir("/")
         .uid(user)
         .gid(group)
         .output()
         .map_err(|e| format!("cannot start {}: {e}", initdb.display()))?;
-    if !made.status.success() {
-        return Err(String::from_utf8_lossy(&made.stderr).into_owned());
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     let settings = [
         format!("--port={port}"),

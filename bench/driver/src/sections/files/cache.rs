@@ -14,8 +14,8 @@ use bench_kit::files::{
 /// Creates the files to read, unless they exist.
 pub(super) fn create_files(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir.join("small"))?;
-    let bytes = |number: u64, from: u64, words: u64| -> Vec<u8> {
-        let words = (from..from + words).map(|index| word(number, index).to_le_bytes());
+    let bytes = |number: u64, first: u64, words: u64| -> Vec<u8> {
+        let words = (first..first + words).map(|index| word(number, index).to_le_bytes());
         words.flatten().collect()
     };
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
@@ -68,7 +68,7 @@ pub(super) fn evict_all(dir: &Path) -> bool {
     false
 }
 
-/// Loads the data that a row reads into the page cache.
+/// Loads the data of a row, which the program is about to read, into the page cache.
 pub(super) fn fill_page_cache(row: &str, dir: &Path) -> std::io::Result<()> {
     match row {
         "open" => {
@@ -80,7 +80,7 @@ pub(super) fn fill_page_cache(row: &str, dir: &Path) -> std::io::Result<()> {
             while file.read(&mut buffer)? != 0 {}
             Ok(())
         }
-        // The file is written once, so that all of its blocks are allocated.
+        // The output file is written once, so that all of its blocks are allocated.
         "write" => preallocate(&dir.join("out")),
         _ => Ok(()),
     }

@@ -30,10 +30,11 @@ use crate::sections::closed::admit;
 use cache::{create_files, evict_all, fill_page_cache, preallocate, remove_output};
 pub(crate) use report::{goals, table};
 
+/// Time limit for a line of output of a program.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// A case of the section: its name, the row that the program is to measure, further arguments of
-/// the program, and whether the files are in the page cache.
+/// A case of the section: its name, the row that the program measures (its first argument), its
+/// further arguments, and whether the files are in the page cache.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -94,6 +95,7 @@ const PACE: Duration = Duration::from_millis(1);
 /// Factor by which the p99 of the urgent reads must be below that of every other runtime.
 const REQUIRED_SPEEDUP: f64 = 3.0;
 
+/// Report that a program prints: latencies in µs, CPU times in s.
 #[derive(Deserialize)]
 struct Printed {
     ops: f64,
@@ -112,10 +114,10 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         results.note(format!("{}: {error}", dir.display()));
         return;
     }
-    let mut programs = built.of(FILES);
+    let mut programs = built.programs(FILES);
     programs.retain(|(name, program)| {
-        let same = check(program, &dir);
-        admit(results, name, program, same)
+        let outcome = check_bytes(program, &dir);
+        admit(results, name, program, outcome)
     });
     if !evict_all(&dir) {
         let note = "cold: posix_fadvise(POSIX_FADV_DONTNEED) for each file, since drop_caches was refused; names stay cached";
@@ -134,8 +136,8 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
         let row = format!("{title}, {name}");
         let runs = rounds::repeat_while_disturbed(results, options, &row, || {
             let runs = match case {
-                Some(case) => one(case, program, &dir, options),
-                None => mixed(program, &dir, options),
+                Some(case) => run_case(case, program, &dir, options),
+                None => run_mixed(program, &dir, options),
             }?;
             let why = runs.last().and_then(Run::disturbance);
             Ok((runs, why))
@@ -164,7 +166,7 @@ fn record(results: &mut SectionResults, case: &str, peer: &str, run: Run) {
 }
 
 /// Checks, in a short run of all operations, that the program reads and writes the expected bytes.
-fn check(program: &Program, dir: &Path) -> Result<(), String> {
+fn check_bytes(program: &Program, dir: &Path) -> Result<(), String> {
     remove_output(dir);
     let printed = end(start(program, "check", dir, &[])?)?;
     let bytes = |number: u64, from: u64, length: usize| -> Vec<u8> {
@@ -179,7 +181,7 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         .wrapping_add(big(CHECKED_BLOCKS * BLOCK as u64))
         .wrapping_add(big(CHECKED_PIECES * LONG_BYTES as u64));
     if printed.sum != expected {
-        return Err("the bytes that it read are not those of the files".into());
+        return Err("the program read other bytes than those of the files".into());
     }
     let read = |name: &str| std::fs::read(dir.join(name)).map_err(|e| format!("{name}: {e}"));
     let last = bytes(
@@ -188,10 +190,10 @@ fn check(program: &Program, dir: &Path) -> Result<(), String> {
         LONG_BYTES,
     );
     if read("out")? != last.repeat(CHECKED_PIECES as usize) {
-        return Err("the bytes that it wrote are wrong".into());
+        return Err("the program wrote wrong bytes".into());
     }
     if read("log")? != bytes(BIG_NUMBER, 0, RECORD_BYTES).repeat(CHECKED_RECORDS) {
-        return Err("the bytes that it appended are wrong".into());
+        return Err("the program appended wrong bytes".into());
     }
     Ok(())
 }
@@ -209,7 +211,9 @@ fn start(program: &Program, row: &str, dir: &Path, args: &[&str]) -> Result<Chil
 }
 
 fn line(child: &mut Child) -> Result<String, String> {
-    child.line(LIMIT).map_err(|_| "it printed no line".into())
+    child
+        .line(LIMIT)
+        .map_err(|_| "the program printed no line".into())
 }
 
 /// Waits for the program's end and returns its report.
@@ -223,12 +227,12 @@ fn end(mut child: Child) -> Result<Printed, String> {
 }
 
 impl Printed {
-    fn run(&self, watch: &LoadMonitor) -> Run {
+    fn run(&self, monitor: &LoadMonitor) -> Run {
         let Usage {
             busy: [first, second],
             time,
             steal,
-        } = watch.stop();
+        } = monitor.stop();
         let used = self.user + self.sys;
         Run {
             per_second: self.ops / self.seconds,
@@ -245,7 +249,12 @@ impl Printed {
     }
 }
 
-fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
+fn run_case(
+    case: &Case,
+    program: &Program,
+    dir: &Path,
+    options: &Options,
+) -> Result<Vec<Run>, String> {
     remove_output(dir);
     if case.is_warm {
         fill_page_cache(case.row, dir).map_err(|e| e.to_string())?;
@@ -256,27 +265,27 @@ fn one(case: &Case, program: &Program, dir: &Path, options: &Options) -> Result<
     let tasks = TASKS[usize::from(matches!(case.row, "read" | "write"))];
     let mut args = vec!["--seconds", &seconds, "--tasks", tasks];
     args.extend(case.args);
-    let watch = LoadMonitor::start();
+    let monitor = LoadMonitor::start();
     let printed = end(start(program, case.row, dir, &args)?)?;
     if printed.ops == 0.0 {
         return Err("no operation was completed".into());
     }
-    Ok(vec![printed.run(&watch)])
+    Ok(vec![printed.run(&monitor)])
 }
 
 /// Runs the mixed row once: an urgent read every [`PACE`] (see [`ask`]), beside bulk writes.
-fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
+fn run_mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, String> {
     remove_output(dir);
-    let written = (0..BULK_TASKS).map(|number| dir.join(format!("bulk-{number}")));
-    written
+    let bulk_files = (0..BULK_TASKS).map(|number| dir.join(format!("bulk-{number}")));
+    bulk_files
         .collect::<Vec<PathBuf>>()
         .iter()
         .try_for_each(|path| preallocate(path))
         .and_then(|()| fill_page_cache("mixed", dir))
         .map_err(|e| e.to_string())?;
-    let watch = LoadMonitor::start();
-    let mut started = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
-    let line = line(&mut started)?;
+    let monitor = LoadMonitor::start();
+    let mut child = start(program, "mixed", dir, &["--tasks", TASKS[0]])?;
+    let line = line(&mut child)?;
     let address = listening_address(&line).ok_or_else(|| format!("no address: `{line}`"))?;
     let mut stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
     stream
@@ -285,17 +294,18 @@ fn mixed(program: &Program, dir: &Path, options: &Options) -> Result<Vec<Run>, S
         .map_err(|e| e.to_string())?;
     let time = options.time;
     let client = std::thread::spawn(move || ask(&mut stream, time));
-    let mut times = client.join().map_err(|_| "the client panicked")??;
-    let printed = end(started)?;
-    let taken = options.time.as_secs_f64();
-    times.sort_unstable();
-    let at = |quantile: f64| times[(times.len() as f64 * quantile) as usize] as f64 / 1e3;
-    let writes = printed.run(&watch);
+    let mut latencies = client.join().map_err(|_| "the client panicked")??;
+    let printed = end(child)?;
+    let seconds = options.time.as_secs_f64();
+    latencies.sort_unstable();
+    let percentile_us =
+        |quantile: f64| latencies[(latencies.len() as f64 * quantile) as usize] as f64 / 1e3;
+    let writes = printed.run(&monitor);
     let urgent = Run {
-        per_second: times.len() as f64 / taken,
-        p50: at(0.5),
-        p99: at(0.99),
-        p999: at(0.999),
+        per_second: latencies.len() as f64 / seconds,
+        p50: percentile_us(0.5),
+        p99: percentile_us(0.99),
+        p999: percentile_us(0.999),
         server_busy: writes.server_busy,
         foreign: writes.foreign,
         ..Run::default()
@@ -316,25 +326,25 @@ fn ask(stream: &mut TcpStream, time: Duration) -> Result<Vec<u64>, String> {
         libc::CPU_SET(1, &mut set);
         libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
     }
-    let (mut times, mut block, mut reply) = (Vec::new(), 1_u64, vec![0; BLOCK]);
-    let began = Instant::now();
-    let mut due = began;
-    while due - began < WARM_UP + time {
+    let (mut latencies, mut block, mut reply) = (Vec::new(), 1_u64, vec![0; BLOCK]);
+    let begin = Instant::now();
+    let mut due = begin;
+    while due - begin < WARM_UP + time {
         due += PACE;
-        let left = due.saturating_duration_since(Instant::now());
-        std::thread::sleep(left);
-        let sent = if left.is_zero() { due } else { Instant::now() };
+        let wait = due.saturating_duration_since(Instant::now());
+        std::thread::sleep(wait);
+        let measured_from = if wait.is_zero() { due } else { Instant::now() };
         block = word(BIG_NUMBER + 1, block) % (BIG_BYTES / BLOCK as u64);
         stream
             .write_all(&block.to_le_bytes())
             .and_then(|()| stream.read_exact(&mut reply))
             .map_err(|e| format!("no reply: {e}"))?;
-        if due - began > WARM_UP {
-            times.push(sent.elapsed().as_nanos() as u64);
+        if due - begin > WARM_UP {
+            latencies.push(measured_from.elapsed().as_nanos() as u64);
         }
         if first_word(&reply) != word(BIG_NUMBER, block * BLOCK as u64 / 8) {
             return Err("a reply has other bytes than the file".into());
         }
     }
-    Ok(times)
+    Ok(latencies)
 }

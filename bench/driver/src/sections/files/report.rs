@@ -52,13 +52,13 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
 }
 
 /// Formats the table of a case, the best peer first.
-pub(crate) fn table(found: &SectionResults, case: &str) -> String {
+pub(crate) fn table(section_results: &SectionResults, case: &str) -> String {
     let is_urgent = case == MIXED[0];
     let key = |run: &Run| if is_urgent { run.p99 } else { -run.per_second };
     let value = |cell: &Cell| cell.median(key).unwrap_or(f64::INFINITY);
-    let mut all: Vec<&Cell> = found.cells_of_case(case, |_| true).collect();
+    let mut all: Vec<&Cell> = section_results.cells_of_case(case, |_| true).collect();
     all.sort_by(|a, b| value(a).total_cmp(&value(b)));
-    let ours = found.cell(case, UPSHIFT).map(value);
+    let ours = section_results.cell(case, UPSHIFT).map(value);
     let ratio_head = if is_urgent {
         "p99 ÷ upshift's"
     } else {

@@ -131,7 +131,7 @@ pub(super) fn run(
             rounds::run(results, &case, &entries, options);
         }
         let mut load = Closed::closed(page("/", &[], 1), connections, options);
-        load.pinned = cpus == 1;
+        load.is_pinned = cpus == 1;
         let entries = rounds::entries(&programs, |_| Some(load.clone()));
         rounds::run(results, &client_case(shape), &entries, options);
     }
@@ -157,31 +157,34 @@ impl Drive for Ab {
             pin(&mut command, 1);
         }
         let used = || Reading::for_process(server.pid()).map_err(|e| e.to_string());
-        let (watch, own, before) = (LoadMonitor::start(), cpu_time_of_ended_children(), used()?);
+        let (monitor, child_time_before, before) =
+            (LoadMonitor::start(), cpu_time_of_ended_children(), used()?);
         let mut child = Child::start(&mut command).map_err(|e| format!("cannot start ab: {e}"))?;
         let text = child.rest();
         let status = child.wait().map_err(|e| e.to_string())?;
         let cpu = before.used_until(&used()?);
-        let Usage { time, busy, steal } = watch.stop();
+        let Usage { time, busy, steal } = monitor.stop();
         if !status.success() {
             return Err(format!("ab ended with {status}"));
         }
-        let own_time =
-            (cpu_time_of_ended_children().saturating_sub(own) + cpu.total()).as_secs_f64();
-        let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / self.requests as f64;
+        let measured_time = (cpu_time_of_ended_children().saturating_sub(child_time_before)
+            + cpu.total())
+        .as_secs_f64();
+        let us_per_request =
+            |part: std::time::Duration| part.as_secs_f64() * 1e6 / self.requests as f64;
         // A run of a few milliseconds is shorter than the clock tick by which the time of other
         // programs is counted.
         let [foreign, steal] = if self.requests < 10_000 {
             [0.0; 2]
         } else {
             [
-                (busy[0] + busy[1] - own_time / time.as_secs_f64()) / 2.0,
+                (busy[0] + busy[1] - measured_time / time.as_secs_f64()) / 2.0,
                 steal,
             ]
         };
         let all = Run {
-            user: each(cpu.user),
-            sys: each(cpu.sys),
+            user: us_per_request(cpu.user),
+            sys: us_per_request(cpu.sys),
             server_busy: cpu.total().as_secs_f64() / time.as_secs_f64(),
             foreign: foreign.max(0.0),
             steal,
@@ -205,12 +208,12 @@ fn parse_ab(text: &str, requests: usize) -> Result<Run, String> {
     if failed > 0.0 || complete < requests as f64 {
         return Err(format!("ab: {complete} requests complete, {failed} failed"));
     }
-    let ms = |head| number(head).unwrap_or(0.0) * 1e3;
+    let us = |head| number(head).unwrap_or(0.0) * 1e3;
     Ok(Run {
         per_second: number("Requests per second:").ok_or("ab printed no rate")?,
         replies: requests as u64,
-        p50: ms("50%"),
-        p99: ms("99%"),
+        p50: us("50%"),
+        p99: us("99%"),
         ..Run::default()
     })
 }

@@ -21,7 +21,7 @@ const ZH: &str = "SharedScheduler (zh)";
 const SLIDES: &str = "slides";
 
 /// Reason why a published number of connections does not apply to this machine.
-const FASTER: &str =
+const FASTER_CPUS: &str =
     "today's CPUs need microseconds for a request, those of the publications milliseconds";
 
 pub(super) fn table(section: &SectionResults) -> String {
@@ -44,10 +44,10 @@ fn ratio(
     section: &SectionResults,
     curve: Curve,
     connections: usize,
-    of: fn(&Run) -> f64,
+    quantity: fn(&Run) -> f64,
 ) -> Option<f64> {
     let case = curve.case(connections);
-    Some(section.ratio(&case, THREADS, UPSHIFT, of)?.value)
+    Some(section.ratio(&case, THREADS, UPSHIFT, quantity)?.value)
 }
 
 fn rate(run: &Run) -> f64 {
@@ -60,13 +60,13 @@ fn mean(run: &Run) -> f64 {
 
 fn curves(section: &SectionResults) -> Vec<Claim> {
     let last = PUBLISHED[PUBLISHED.len() - 1];
-    let most = |curve: Curve| {
+    let last_point = |curve: Curve| {
         let points = curve.connections().filter_map(|connections| {
             Some((connections, ratio(section, curve, connections, rate)?))
         });
         points.last()
     };
-    let slowest = CURVE
+    let largest_ratio = CURVE
         .connections()
         .filter_map(|connections| Some((connections, ratio(section, CURVE, connections, mean)?)))
         .max_by(|a, b| a.1.total_cmp(&b.1));
@@ -82,7 +82,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
         Claim::new(
             EN,
             "as connections increase, the latency of threads rises far above that of coroutines (75 × at 128)",
-            slowest.map(|(connections, times)| {
+            largest_ratio.map(|(connections, times)| {
                 let text =
                     format!("largest ratio of means {times:.1} × at {connections} connections");
                 (text, Finding::reproduced_if(times >= 2.0))
@@ -121,7 +121,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
         Claim::new(
             ZH,
             "at scale coroutines answer 1.5 to 2.9 × as much (its data: 5.2 × at 64)",
-            most(SMALL).map(|(connections, times)| {
+            last_point(SMALL).map(|(connections, times)| {
                 let times = 1.0 / times;
                 let text = format!("{times:.2} × at {connections} connections");
                 (text, Finding::reproduced_if(times >= 1.5))
@@ -130,7 +130,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
         Claim::new(
             ZH,
             "threads fail at 96 connections (data of its repository)",
-            most(SMALL).map(|(connections, _)| {
+            last_point(SMALL).map(|(connections, _)| {
                 let text = format!("threads serve {connections}; the notes say where they stop");
                 (text, Finding::reproduced_if(connections <= 96))
             }),
@@ -142,7 +142,7 @@ fn curves(section: &SectionResults) -> Vec<Claim> {
 /// coroutines, leave requests unanswered.
 fn limit(section: &SectionResults, curve: Curve) -> Option<(String, Finding)> {
     let [threads, coroutines] = [THREADS, UPSHIFT].map(|peer| knee(section, curve, peer));
-    let words = |[last, first]: [Option<usize>; 2]| match (last, first) {
+    let describe = |[last, first]: [Option<usize>; 2]| match (last, first) {
         (last, Some(first)) => format!("between {} and {first}", last.unwrap_or(0)),
         (Some(last), None) => format!("above {last}"),
         (None, None) => "not measured".into(),
@@ -150,23 +150,23 @@ fn limit(section: &SectionResults, curve: Curve) -> Option<(String, Finding)> {
     threads.iter().flatten().next()?;
     let text = format!(
         "limit of threads {} connections, of coroutines {}",
-        words(threads),
-        words(coroutines)
+        describe(threads),
+        describe(coroutines)
     );
-    Some((text, Finding::NotComparable(FASTER)))
+    Some((text, Finding::NotComparable(FASTER_CPUS)))
 }
 
 fn levels(section: &SectionResults) -> Vec<Claim> {
-    let of = |cpus: usize, level: u8, figure: fn(&Run) -> f64| {
+    let median = |cpus: usize, level: u8, figure: fn(&Run) -> f64| {
         section.median(&levels_case(HEAVY, cpus), &level_row(level), figure)
     };
     let [top, bottom] = [LEVELS[0], LEVELS[LEVELS.len() - 1]];
-    let by_level = |figure| LEVELS.map(|level| of(1, level, figure));
+    let by_level = |figure| LEVELS.map(|level| median(1, level, figure));
     let ordered = || {
         let p50: Option<Vec<f64>> = by_level(Run::p50).into_iter().collect();
         let p50 = p50?;
         let is_ordered = p50.windows(2).all(|two| two[0] <= two[1] * (1.0 + NOISE));
-        let rates = of(1, top, rate)?.max(1.0) / of(1, bottom, rate)?.max(1.0);
+        let rates = median(1, top, rate)?.max(1.0) / median(1, bottom, rate)?.max(1.0);
         let text = format!(
             "median {:.1} ms at level {top} to {:.1} ms at level {bottom}; throughput {rates:.1} ×",
             p50[0] / 1e3,
@@ -174,7 +174,7 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
         );
         Some((text, Finding::reproduced_if(is_ordered && rates >= 1.0)))
     };
-    let pair = |level, figure| Some([of(1, level, figure)?, of(2, level, figure)?]);
+    let pair = |level, figure| Some([median(1, level, figure)?, median(2, level, figure)?]);
     vec![
         Claim::new(
             EN,
@@ -202,9 +202,9 @@ fn levels(section: &SectionResults) -> Vec<Claim> {
 
 fn idle(section: &SectionResults) -> Vec<Claim> {
     let p99 = |idle| idle::median(section, idle, UPSHIFT, Run::p99);
-    let most = idle::largest_measured(section, UPSHIFT);
-    let beside = most.and_then(|most| Some((most, p99(most)?, p99(0)?)));
-    let each = |peer| {
+    let max_idle = idle::largest_measured(section, UPSHIFT);
+    let p99s = max_idle.and_then(|max_idle| Some((max_idle, p99(max_idle)?, p99(0)?)));
+    let bytes_per_connection = |peer| {
         let count = IDLE[1];
         idle::median(section, count, peer, |run| run.resident + run.kernel)
     };
@@ -212,22 +212,22 @@ fn idle(section: &SectionResults) -> Vec<Claim> {
         Claim::new(
             ZH,
             "active connections are answered in time among tens of thousands of idle ones (no figure)",
-            beside.map(|(most, beside, without)| {
-                let text = format!("p99 {beside:.0} µs beside {most}, {without:.0} without");
+            p99s.map(|(max_idle, beside, without)| {
+                let text = format!("p99 {beside:.0} µs beside {max_idle}, {without:.0} without");
                 (text, Finding::reproduced_if(beside <= 1.5 * without))
             }),
         ),
         Claim::new(
             ZH,
             "the same memory holds twice as many connections of coroutines (385 against 186)",
-            each(THREADS).zip(each(UPSHIFT)).map(|(threads, own)| {
+            bytes_per_connection(THREADS).zip(bytes_per_connection(UPSHIFT)).map(|(threads, own)| {
                 let kib = [threads, own].map(|bytes| bytes / 1024.0);
                 let text = format!(
                     "{:.1} × ({:.1} KiB a connection on threads, {:.1} on coroutines; tokio {:.1})",
                     threads / own,
                     kib[0],
                     kib[1],
-                    each(TOKIO).unwrap_or(f64::NAN) / 1024.0
+                    bytes_per_connection(TOKIO).unwrap_or(f64::NAN) / 1024.0
                 );
                 (text, Finding::reproduced_if(threads / own >= 2.0))
             }),
@@ -243,8 +243,8 @@ fn chart(section: &SectionResults) -> Vec<Claim> {
         .filter(|&(_, cpus)| cpus == 1)
         .flat_map(|shape| REQUESTS.map(|requests| (shape, requests)))
         .filter_map(|(shape, requests)| {
-            let of = |server| section.median(&ab_case(shape, requests), server, rate);
-            Some((of(KURO)? / of(THREADS)?, shape.0, requests))
+            let rate_of = |server| section.median(&ab_case(shape, requests), server, rate);
+            Some((rate_of(KURO)? / rate_of(THREADS)?, shape.0, requests))
         })
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let last = REQUESTS[REQUESTS.len() - 1];
@@ -253,7 +253,7 @@ fn chart(section: &SectionResults) -> Vec<Claim> {
         .filter_map(|(server, _)| Some((rate_of(server, last)?, server)))
         .collect();
     rates.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let shown: Vec<String> = rates
+    let rates_text: Vec<String> = rates
         .iter()
         .map(|(rate, server)| format!("{server} {:.1}", rate / 1e3))
         .collect();
@@ -275,7 +275,7 @@ fn chart(section: &SectionResults) -> Vec<Claim> {
             "Emma and Kuro have the highest throughput, Go the lowest (its Go server sent no bytes)",
             ends.filter(|_| rates.len() == SERVERS.len())
                 .map(|(first, last)| {
-                    let text = format!("C = 100, L = 1, k/s: {}", shown.join(", "));
+                    let text = format!("C = 100, L = 1, k/s: {}", rates_text.join(", "));
                     let is_same_order = first.1 == KURO && last.1 == GO_HTTP;
                     (text, Finding::reproduced_if(is_same_order))
                 }),
@@ -288,6 +288,8 @@ mod tests {
     use super::*;
     use crate::sections::papers::{chart, curve, idle, levels};
 
+    /// Returns figures for all claims. The array holds the factor of the latency on two CPUs, the
+    /// p99 beside idle connections in µs, and the rates of Kuro's design and of Go, as multiples.
     fn measured(
         coroutines: f64,
         threads: f64,
@@ -302,6 +304,8 @@ mod tests {
         section
     }
 
+    /// Returns a letter for each claim: **r**eproduced, **c**ontradicted, **n**ot comparable, or
+    /// `-` without figures.
     fn verdicts(section: &SectionResults) -> String {
         let letter = |claim: &Claim| match claim.finding {
             Finding::Reproduced => 'r',
@@ -328,6 +332,6 @@ mod tests {
     #[test]
     fn a_claim_that_is_not_comparable_names_the_reason() {
         let table = table(&measured(200e3, 30e3, [1.2, 110.0, 1.8, 0.5]));
-        assert!(table.contains(FASTER), "{table}");
+        assert!(table.contains(FASTER_CPUS), "{table}");
     }
 }

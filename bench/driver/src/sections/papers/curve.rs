@@ -5,7 +5,7 @@ use std::time::Duration;
 use upshift_report::Table;
 
 use super::Selection;
-use super::limits::missing_threads;
+use super::limits::thread_shortage;
 use super::load::Load;
 use crate::goal::{Goal, at_least};
 use crate::options::Options;
@@ -23,10 +23,10 @@ const PERIODS: [usize; 2] = [100, 50];
 pub(super) const PUBLISHED: [usize; 6] = [1, 8, 16, 32, 64, 128];
 /// Total requests per second that determine the numbers of connections beyond the published ones.
 /// The largest exceeds what one CPU can answer.
-const BEYOND: [usize; 4] = [10_240, 40_960, 81_920, 163_840];
+const BEYOND_PER_SECOND: [usize; 4] = [10_240, 40_960, 81_920, 163_840];
 
 /// Number of threads per connection in the server `threads`.
-const THREADS_EACH: usize = 3;
+const THREADS_PER_CONNECTION: usize = 3;
 
 /// A curve: the order of the matrices, and the time between the requests of a connection in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,14 @@ pub(super) struct Curve {
 
 /// Curve to which most claims refer.
 pub(super) const CURVE: Curve = Curve { n: 20, period: 100 };
-/// Curve of the second paper's data, which contains the *knee*: the published number of connections
-/// beyond which a server no longer answers all requests (see [`knee`]).
+/// Curve of the second paper's data, which contains the *knee*: the number of connections beyond
+/// which a server no longer answers nearly all requests (see [`knee`]).
 pub(super) const SMALL: Curve = Curve { n: 15, period: 100 };
+
 impl Curve {
     fn all() -> impl Iterator<Item = Curve> {
-        let of = |period| ORDERS.into_iter().map(move |n| Curve { n, period });
-        PERIODS.into_iter().flat_map(of)
+        let with_period = |period| ORDERS.into_iter().map(move |n| Curve { n, period });
+        PERIODS.into_iter().flat_map(with_period)
     }
 
     fn name(self) -> String {
@@ -51,7 +52,7 @@ impl Curve {
     }
 
     pub(super) fn connections(self) -> impl Iterator<Item = usize> {
-        let beyond = BEYOND.map(|per_second| per_second * self.period / 1000);
+        let beyond = BEYOND_PER_SECOND.map(|per_second| per_second * self.period / 1000);
         PUBLISHED.into_iter().chain(beyond)
     }
 
@@ -98,13 +99,13 @@ pub(super) fn run(
             let case = curve.case(connections);
             let period = Duration::from_millis(curve.period as u64);
             let load = Load::new(curve.n, connections, period, options);
-            let missing = missing_threads(connections * THREADS_EACH);
-            if let Some(why) = &missing {
+            let shortage = thread_shortage(connections * THREADS_PER_CONNECTION);
+            if let Some(why) = &shortage {
                 results.note(format!("{case}, {THREADS}: {why}"));
             }
             let entries = rounds::entries(servers, |name| {
-                let runs = is_ours(name) && (name != THREADS || missing.is_none());
-                runs.then(|| load.clone())
+                let is_run = is_ours(name) && (name != THREADS || shortage.is_none());
+                is_run.then(|| load.clone())
             });
             rounds::run(results, &case, &entries, options);
         }
@@ -138,11 +139,11 @@ fn table(section: &SectionResults, curve: Curve) -> String {
     let mut table = Table::new(title, &heads);
     for connections in curve.connections() {
         let case = curve.case(connections);
-        let [own, threads] = [UPSHIFT, THREADS].map(|peer| section.cell(&case, peer));
-        if own.is_none() && threads.is_none() {
+        let [coroutines, threads] = [UPSHIFT, THREADS].map(|peer| section.cell(&case, peer));
+        if coroutines.is_none() && threads.is_none() {
             continue;
         }
-        let of = |cell: Option<&Cell>| {
+        let cells = |cell: Option<&Cell>| {
             let figures: [fn(&Run) -> f64; 4] = [
                 |run| run.per_second,
                 |run| run.mean,
@@ -155,16 +156,16 @@ fn table(section: &SectionResults, curve: Curve) -> String {
             let ratio = section.ratio(&case, THREADS, UPSHIFT, figure);
             format_value(ratio.map(|ratio| ratio.value), 2)
         };
-        let first = [
+        let load_cells = [
             connections.to_string(),
             format!("{:.0}", curve.offered(connections)),
         ];
         let ratios = [times(|run| run.per_second), times(|run| run.mean)];
         table.row(
-            first
+            load_cells
                 .into_iter()
-                .chain(of(own))
-                .chain(of(threads))
+                .chain(cells(coroutines))
+                .chain(cells(threads))
                 .chain(ratios),
         );
     }
@@ -193,13 +194,13 @@ pub(super) fn knee(section: &SectionResults, curve: Curve, peer: &str) -> [Optio
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |curve: Curve| {
         let Curve { n, period } = curve;
-        let what = format!("n = {n}, every {period} ms: rate ≥ 0.99 × threads at any connections");
-        let goal = at_least(what, 0.99, "/s").margin();
+        let title = format!("n = {n}, every {period} ms: rate ≥ 0.99 × threads at any connections");
+        let goal = at_least(title, 0.99, "/s").margin();
         curve.connections().fold(goal, |goal, connections| {
             let case = curve.case(connections);
-            let [own, threads] =
+            let [coroutines, threads] =
                 [UPSHIFT, THREADS].map(|peer| section.values(&case, peer, |run| run.per_second));
-            goal.cell(format!("{connections}"), own, threads)
+            goal.cell(format!("{connections}"), coroutines, threads)
         })
     };
     Curve::all().map(goal).collect()
@@ -220,12 +221,12 @@ pub(super) mod tests {
         let mut section = SectionResults::default();
         for curve in Curve::all() {
             for connections in curve.connections() {
-                for (peer, most, mean) in [
+                for (peer, max_rate, mean) in [
                     (UPSHIFT, coroutines, 100.0),
                     (THREADS, threads, 100.0 * mean),
                 ] {
                     let run = Run {
-                        per_second: curve.offered(connections).min(most),
+                        per_second: curve.offered(connections).min(max_rate),
                         mean,
                         ..Run::default()
                     };

@@ -7,7 +7,7 @@ use upshift_load::machine::allow_open_files;
 use upshift_report::Table;
 
 use super::Selection;
-use super::limits::missing_threads;
+use super::limits::thread_shortage;
 use super::load::Load;
 use crate::goal::{Goal, at_most};
 use crate::options::Options;
@@ -22,7 +22,9 @@ use crate::table::format_value;
 pub(super) const IDLE: [usize; 5] = [0, 5_000, 18_000, 20_000, 50_000];
 /// Number of connections that send a request every [`PERIOD`].
 const BUSY: usize = 100;
+/// Time between the requests of a busy connection.
 const PERIOD: Duration = Duration::from_millis(10);
+/// Order of the matrices.
 const ORDER: usize = 8;
 /// Maximum number of a process's open files besides its connections.
 const OTHER_FILES: usize = 1_000;
@@ -64,13 +66,13 @@ pub(super) fn run(
             idle,
             ..Load::new(ORDER, BUSY, PERIOD, options)
         };
-        let missing = missing_threads(3 * (BUSY + idle));
-        if let Some(reason) = &missing {
+        let shortage = thread_shortage(3 * (BUSY + idle));
+        if let Some(reason) = &shortage {
             results.note(format!("{case}, {THREADS}: {reason}"));
         }
         let entries = rounds::entries(servers, |name| {
-            let runs = SERVERS.contains(&name) && (name != THREADS || missing.is_none());
-            runs.then(|| load.clone())
+            let is_run = SERVERS.contains(&name) && (name != THREADS || shortage.is_none());
+            is_run.then(|| load.clone())
         });
         rounds::run(results, &case, &entries, options);
     }
@@ -104,11 +106,11 @@ pub(super) fn table(section: &SectionResults) -> String {
     let mut table = Table::new(title, &heads);
     for idle in IDLE {
         for cell in section.cells_of_case(&case(idle), |_| true) {
-            let of =
+            let format =
                 |figure: fn(&Run) -> f64| format_value(cell.median(figure).filter(|v| *v > 0.0), 0);
             let first = [idle.to_string(), cell.peer.clone()];
             let last = [cell.runs.len().to_string()];
-            table.row(first.into_iter().chain(figures.map(of)).chain(last));
+            table.row(first.into_iter().chain(figures.map(format)).chain(last));
         }
     }
     if table.rows.is_empty() {
@@ -122,9 +124,11 @@ pub(super) fn median(
     section: &SectionResults,
     idle: usize,
     peer: &str,
-    of: fn(&Run) -> f64,
+    quantity: fn(&Run) -> f64,
 ) -> Option<f64> {
-    section.median(&case(idle), peer, of).filter(|v| *v > 0.0)
+    section
+        .median(&case(idle), peer, quantity)
+        .filter(|v| *v > 0.0)
 }
 
 /// Returns the largest number of idle connections beside which a server was measured.
@@ -136,25 +140,25 @@ pub(super) fn largest_measured(section: &SectionResults, peer: &str) -> Option<u
 /// Returns the goals, each for the largest number of idle connections that was measured.
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goals = |peer: &str| {
-        let most = largest_measured(section, peer).unwrap_or_default();
+        let max_idle = largest_measured(section, peer).unwrap_or_default();
         let p99 = |idle| section.values(&case(idle), peer, Run::p99);
         let memory =
-            |peer: &str| section.values(&case(most), peer, |run| run.resident + run.kernel);
-        let idle = most > 0;
-        let at = || format!("{most} idle");
+            |peer: &str| section.values(&case(max_idle), peer, |run| run.resident + run.kernel);
+        let is_measured = max_idle > 0;
+        let load = || format!("{max_idle} idle");
         [
             at_most(
                 format!("most idle connections, {peer}: p99 of the busy ≤ 1.5 × without"),
                 1.5,
                 "µs",
             )
-            .cell(at(), p99(most).filter(|_| idle), p99(0)),
+            .cell(load(), p99(max_idle).filter(|_| is_measured), p99(0)),
             at_most(
                 format!("most idle connections, {peer}: memory of one ≤ tokio"),
                 1.0,
                 "B",
             )
-            .cell(at(), memory(peer).filter(|_| idle), memory(TOKIO)),
+            .cell(load(), memory(peer).filter(|_| is_measured), memory(TOKIO)),
         ]
     };
     [UPSHIFT, READINESS].into_iter().flat_map(goals).collect()

@@ -17,7 +17,8 @@ use crate::table::format_value;
 pub(super) const NAME: &str = "levels";
 
 /// Number of connections at each level.
-const EACH: usize = 16;
+const CONNECTIONS_PER_LEVEL: usize = 16;
+/// Order of the matrices, and time between the requests of a connection, as published.
 const PUBLISHED: (usize, Duration) = (20, Duration::from_millis(50));
 /// Order of the large matrices. Their period follows from the capacity of a CPU.
 const LARGE: usize = 96;
@@ -38,13 +39,13 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
         let vcpus = cpus.to_string();
         built.upshift(&["matrix-server", "--vcpus", &vcpus, "--pin", pin])
     };
-    let (Some(one), Some(two)) = (program(1), program(2)) else {
+    let (Some(on_one_cpu), Some(on_two_cpus)) = (program(1), program(2)) else {
         return;
     };
-    results.note_command("levels, 1 CPU", &one);
-    results.note_command("levels, 2 CPUs", &two);
+    results.note_command("levels, 1 CPU", &on_one_cpu);
+    results.note_command("levels, 2 CPUs", &on_two_cpus);
     let (n, period) = PUBLISHED;
-    let mut load = Load::new(n, EACH, period, options);
+    let mut load = Load::new(n, CONNECTIONS_PER_LEVEL, period, options);
     load.levels = &LEVELS;
     let measure = |results: &mut SectionResults, case: &str, program: &Program, load: &Load| {
         let entry = Entry {
@@ -59,10 +60,10 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
         period: None,
         ..load.clone()
     };
-    measure(results, CAPACITY, &one, &closed);
+    measure(results, CAPACITY, &on_one_cpu, &closed);
     let capacity = results.median(CAPACITY, TOTAL, |run| run.per_second);
     let heavy = capacity.filter(|capacity| *capacity > 0.0).map(|capacity| {
-        let connections = (EACH * LEVELS.len()) as f64;
+        let connections = (CONNECTIONS_PER_LEVEL * LEVELS.len()) as f64;
         Load {
             n: LARGE,
             period: Some(Duration::from_secs_f64(connections / (OVERLOAD * capacity))),
@@ -71,7 +72,7 @@ pub(super) fn run(results: &mut SectionResults, options: &Options, built: &Built
     });
     for (name, load) in [(LIGHT, Some(&load)), (HEAVY, heavy.as_ref())] {
         let Some(load) = load else { continue };
-        for (cpus, program) in [(1, &one), (2, &two)] {
+        for (cpus, program) in [(1, &on_one_cpu), (2, &on_two_cpus)] {
             let load = Load {
                 cpus,
                 ..load.clone()
@@ -115,7 +116,7 @@ fn table(section: &SectionResults, load: &str) -> String {
     ];
     let mut table = Table::new(title, &heads);
     for name in LEVELS.map(level_row).into_iter().chain([TOTAL.to_owned()]) {
-        let of = |cpus| {
+        let cells_with = |cpus| {
             let cell = section.cell(&case(load, cpus), &name);
             let median = |figure| cell.and_then(|cell| cell.median(figure));
             // Without answers there is no latency.
@@ -127,7 +128,7 @@ fn table(section: &SectionResults, load: &str) -> String {
                 })
                 .collect::<Vec<_>>()
         };
-        let cells = [of(1), of(2)].concat();
+        let cells = [cells_with(1), cells_with(2)].concat();
         if cells.iter().any(|cell| cell != "–") {
             table.row(std::iter::once(name).chain(cells));
         }
@@ -142,8 +143,8 @@ fn table(section: &SectionResults, load: &str) -> String {
 pub(super) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |load| {
         let mean = |cpus| section.values(&case(load, cpus), &level_row(LEVELS[0]), |run| run.mean);
-        let what = format!("eight levels, {load}: mean of level 0 with 2 CPUs ≤ with 1");
-        at_most(what, 1.0, "µs").cell("", mean(2), mean(1))
+        let title = format!("eight levels, {load}: mean of level 0 with 2 CPUs ≤ with 1");
+        at_most(title, 1.0, "µs").cell("", mean(2), mean(1))
     };
     [LIGHT, HEAVY].map(goal).into()
 }
@@ -153,12 +154,12 @@ pub(super) mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns latencies that grow with the level, at both loads, and that are `two` times as large
-    /// with two CPUs.
-    pub(in crate::sections::papers) fn measured(two: f64) -> SectionResults {
+    /// Returns latencies that grow with the level, at both loads, and that are `factor_of_two_cpus`
+    /// times as large with two CPUs.
+    pub(in crate::sections::papers) fn measured(factor_of_two_cpus: f64) -> SectionResults {
         let mut section = SectionResults::default();
         for load in [LIGHT, HEAVY] {
-            for (cpus, factor) in [(1, 1.0), (2, two)] {
+            for (cpus, factor) in [(1, 1.0), (2, factor_of_two_cpus)] {
                 for level in LEVELS {
                     let mean = (100.0 + f64::from(level)) * factor;
                     let run = Run {

@@ -58,16 +58,17 @@ impl Load {
     }
 
     fn plan(&self, addresses: &[SocketAddr]) -> Plan {
-        let busy = addresses.iter();
-        let busy = busy.map(|&at| Group::new(at, self.connections, at.to_string()));
-        let mut groups: Vec<Group> = busy.collect();
-        let mut left = self.idle;
+        let busy_groups = addresses.iter();
+        let busy_groups =
+            busy_groups.map(|&address| Group::new(address, self.connections, address.to_string()));
+        let mut groups: Vec<Group> = busy_groups.collect();
+        let mut remaining = self.idle;
         for host in 2.. {
-            if left == 0 {
+            if remaining == 0 {
                 break;
             }
-            let connections = left.min(PER_ADDRESS);
-            left -= connections;
+            let connections = remaining.min(PER_ADDRESS);
+            remaining -= connections;
             groups.push(Group {
                 pace: Some(Pace::Open {
                     period: IDLE_PERIOD,
@@ -102,9 +103,9 @@ impl Drive for Load {
         let mut measured = observe(&server, is_pinned, None, || run(&plan))?;
         if let (Some(memory), Some(busy)) = (memory, measured.groups.first_mut()) {
             let [resident, kernel] = memory.growth();
-            let all = (self.connections + self.idle) as f64;
-            busy.resident = resident / all;
-            busy.kernel = kernel / all;
+            let connections = (self.connections + self.idle) as f64;
+            busy.resident = resident / connections;
+            busy.kernel = kernel / connections;
         }
         Ok(measured)
     }

@@ -2,7 +2,7 @@
 //! and for Kuro (slides), in the published form, as far as they can be measured on Linux. Each
 //! published claim gets a verdict.
 //!
-//! | file | figure |
+//! | file | content |
 //! |---|---|
 //! | `curve` | coroutines against threads by number of connections, at fixed send times |
 //! | `levels` | 128 connections at eight levels, on one CPU and on two |
@@ -39,6 +39,7 @@ fn row_names() -> Vec<String> {
     .concat()
 }
 
+/// Rows that `--rows` selects; all rows if the list is empty.
 struct Selection<'a>(&'a [String]);
 
 impl Selection<'_> {

@@ -11,9 +11,9 @@ use super::{C_SERVER, GO, TRICK};
 use crate::sections::closed::page;
 
 /// Level at which requests are received.
-pub(super) const CONNECTION: u8 = 32;
-const MORE_URGENT: u8 = 10;
-const LESS_URGENT: u8 = 50;
+pub(super) const CONNECTION_LEVEL: u8 = 32;
+const MORE_URGENT_LEVEL: u8 = 10;
+const LESS_URGENT_LEVEL: u8 = 50;
 
 /// Time under load before measuring.
 const WARM_UP: Duration = Duration::from_millis(250);
@@ -26,6 +26,7 @@ pub(crate) struct Case {
     pub(crate) title: &'static str,
     /// Upshift's server, measured without preemption, with preemption, and with preemption as root.
     pub(super) server: Server,
+    /// Servers other than Upshift's that are measured, too.
     pub(super) others: &'static [&'static str],
     pub(super) load: Load,
 }
@@ -90,12 +91,12 @@ const fn exponential(per_second: f64) -> Requests {
         short: Duration::from_micros(50),
         distribution: Distribution::Exponential,
         has_long: false,
-        levels: SAME,
+        levels: SAME_LEVELS,
     }
 }
 
 /// Short and long requests at the level of the connections.
-const SAME: [u8; 2] = [CONNECTION; 2];
+const SAME_LEVELS: [u8; 2] = [CONNECTION_LEVEL; 2];
 
 /// Requests of which even the long ones take less than a millisecond.
 const WITH_LONG_MICROS: Requests = Requests {
@@ -103,7 +104,7 @@ const WITH_LONG_MICROS: Requests = Requests {
     short: SHORT_SERVICE,
     distribution: Distribution::Fixed,
     has_long: true,
-    levels: SAME,
+    levels: SAME_LEVELS,
 };
 
 const fn case(
@@ -126,21 +127,21 @@ const fn case(
 #[rustfmt::skip]
 pub(crate) const CASES: [Case; 15] = {
     use Load::{Beside, Pages, Pings};
-    use Load::Requests as Of;
+    use Load::Requests as Independent;
     use Server::{Files, Plaintext, Readiness, Spin, TwoVcpus, Urgent};
     [
-        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C_SERVER, GO, TRICK], Of(with_long_millis(0.7, SAME))),
-        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C_SERVER], Of(with_long_millis(0.85, SAME))),
-        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C_SERVER], Of(with_long_millis(0.9, SAME))),
-        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C_SERVER, GO, TRICK], Of(WITH_LONG_MICROS)),
-        case("exp-9", "exponential 50 µs, 9 k/s", Spin, &[C_SERVER], Of(exponential(9_000.0))),
-        case("exp-14", "exponential 50 µs, 14 k/s", Spin, &[C_SERVER], Of(exponential(14_000.0))),
-        case("above", "load 0.7, all more urgent than the connections", Spin, &[], Of(with_long_millis(0.7, [MORE_URGENT; 2]))),
-        case("below", "load 0.7, all less urgent than the connections", Spin, &[], Of(with_long_millis(0.7, [LESS_URGENT; 2]))),
-        case("apart", "load 0.7, short urgent, long less urgent", Spin, &[], Of(with_long_millis(0.7, [MORE_URGENT, LESS_URGENT]))),
-        case("two", "two vCPUs, load 0.9 of one CPU", TwoVcpus, &[], Of(with_long_millis(0.9, SAME))),
-        case("readiness", "load 0.7, without io_uring", Readiness, &[], Of(with_long_millis(0.7, SAME))),
-        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C_SERVER], Beside(with_long_millis(0.3, SAME))),
+        case("long-70", "25 µs and 0.5 % of 25 ms, load 0.7", Spin, &[C_SERVER, GO, TRICK], Independent(with_long_millis(0.7, SAME_LEVELS))),
+        case("long-85", "25 µs and 0.5 % of 25 ms, load 0.85", Spin, &[C_SERVER], Independent(with_long_millis(0.85, SAME_LEVELS))),
+        case("long-90", "25 µs and 0.5 % of 25 ms, load 0.9", Spin, &[C_SERVER], Independent(with_long_millis(0.9, SAME_LEVELS))),
+        case("micros", "0.5 µs and 0.5 % of 500 µs, 20 k/s", Spin, &[C_SERVER, GO, TRICK], Independent(WITH_LONG_MICROS)),
+        case("exp-9", "exponential 50 µs, 9 k/s", Spin, &[C_SERVER], Independent(exponential(9_000.0))),
+        case("exp-14", "exponential 50 µs, 14 k/s", Spin, &[C_SERVER], Independent(exponential(14_000.0))),
+        case("above", "load 0.7, all more urgent than the connections", Spin, &[], Independent(with_long_millis(0.7, [MORE_URGENT_LEVEL; 2]))),
+        case("below", "load 0.7, all less urgent than the connections", Spin, &[], Independent(with_long_millis(0.7, [LESS_URGENT_LEVEL; 2]))),
+        case("apart", "load 0.7, short urgent, long less urgent", Spin, &[], Independent(with_long_millis(0.7, [MORE_URGENT_LEVEL, LESS_URGENT_LEVEL]))),
+        case("two", "two vCPUs, load 0.9 of one CPU", TwoVcpus, &[], Independent(with_long_millis(0.9, SAME_LEVELS))),
+        case("readiness", "load 0.7, without io_uring", Readiness, &[], Independent(with_long_millis(0.7, SAME_LEVELS))),
+        case("beside", "load 0.3, beside a program that computes on the CPU", Spin, &[C_SERVER], Beside(with_long_millis(0.3, SAME_LEVELS))),
         case("pings", "level 0 each ms beside a level 40 that never ends", Urgent, &[C_SERVER, GO], Pings),
         case("plaintext", "plaintext, 256 connections", Plaintext, &[], Pages("/", 256)),
         case("serve", "upshift serve, a file of 6 bytes, 64 connections", Files, &[], Pages(FILE, 64)),
@@ -152,10 +153,12 @@ pub(super) const FILE: &str = "/six";
 
 impl Case {
     /// Returns the length of a run: `time` if there are few long requests per second, otherwise
-    /// four fifths of it.
+    /// four fifths of `time`.
     fn duration(&self, time: Duration) -> Duration {
         match &self.load {
-            Load::Requests(of) | Load::Beside(of) if of.per_second < MIXED_RATE && of.has_long => {
+            Load::Requests(requests) | Load::Beside(requests)
+                if requests.per_second < MIXED_RATE && requests.has_long =>
+            {
                 time
             }
             _ => time.mul_f64(0.8),
@@ -167,11 +170,11 @@ impl Case {
         let duration = self.duration(time);
         let warmup = WARM_UP.min(duration / 2);
         let plan = match &self.load {
-            Load::Requests(of) | Load::Beside(of) => of.plan(target, duration),
+            Load::Requests(requests) | Load::Beside(requests) => requests.plan(target, duration),
             Load::Pings => {
                 let mut plan = pings(duration).with_target(target);
-                // The request ends some time after the run, so that even a hanging server ends by
-                // itself.
+                // The batch request ends some time after the run, so that even a hanging server
+                // ends by itself.
                 let service = warmup + duration + plan.drain + Duration::from_millis(500);
                 let level = BATCH_LEVEL;
                 plan.hog = Some(Hog { service, level });
@@ -223,13 +226,14 @@ mod tests {
 
     #[test]
     fn a_load_is_a_share_of_the_cpu() {
-        let plan = with_long_millis(0.7, SAME).plan(UNSET_TARGET, Duration::from_secs(1));
-        let of = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
-        let mean: f64 = plan.classes.iter().map(of).sum();
+        let plan = with_long_millis(0.7, SAME_LEVELS).plan(UNSET_TARGET, Duration::from_secs(1));
+        let work_share = |class: &upshift_load::Class| class.share * class.service.as_secs_f64();
+        let mean: f64 = plan.classes.iter().map(work_share).sum();
         let upshift_load::Pace::Poisson { per_second } = plan.pace else {
             panic!("not independent clients");
         };
         assert!((per_second * mean - 0.7).abs() < 1e-9);
+        // A request takes 25 µs × (0.995 + 0.005 × 1000), about 150 µs: 0.7 / 150 µs is 4,670.
         assert!((4_600.0..4_800.0).contains(&per_second));
     }
 }

@@ -11,7 +11,7 @@ use crate::peers::Program;
 use crate::results::Run;
 use crate::server::Server;
 
-/// A load, with a separate seed for each round.
+/// A case that is measured for `time`, with a separate seed for each round.
 pub(super) struct Cell {
     pub(super) case: &'static Case,
     pub(super) time: Duration,
@@ -21,14 +21,14 @@ impl Drive for Cell {
     fn measure(&self, program: &Program, round: usize) -> Result<Measured, String> {
         let is_pinned = self.case.server != Kind::TwoVcpus;
         let server = Server::start(program, &["127.0.0.1:0".into()], is_pinned.then_some(0))?;
-        let beside = matches!(self.case.load, Load::Beside(_)).then(|| Awake::competing(0));
-        let beside = beside.transpose().map_err(|e| e.to_string())?;
+        let competitor = matches!(self.case.load, Load::Beside(_)).then(|| Awake::competing(0));
+        let competitor = competitor.transpose().map_err(|e| e.to_string())?;
         let mut plan = self.case.plan(server.addresses[0], self.time);
         plan.seed = 1 + round as u64;
         plan.pin = Some(1);
         plan.fifo = (!is_pinned).then_some(CLIENT_PRIORITY);
         plan.server_pids = server.pids();
-        observe(&server, is_pinned, beside.as_ref(), || {
+        observe(&server, is_pinned, competitor.as_ref(), || {
             run(&plan).map(Outcome::merge_by_label)
         })
     }
@@ -39,8 +39,9 @@ impl Drive for Cell {
     }
 }
 
-/// Requests that are short, and also pings and pages.
+/// Class of short requests, of pings and of pages.
 pub(super) const SHORT: &str = "short";
+/// Class of long requests.
 pub(super) const LONG: &str = "long";
 
 /// Returns the cell name for a class of requests to a server.

@@ -24,13 +24,15 @@ use crate::rounds::{self, Entry};
 use crate::sections::closed::admit;
 use crate::server::Server as Started;
 
-use cases::{CASES, CONNECTION, Case, FILE, Server};
+use cases::{CASES, CONNECTION_LEVEL, Case, FILE, Server};
 use cell::Cell;
 pub(crate) use table::tables;
 pub(crate) use targets::goals;
 
+/// Upshift without preemption, run by an ordinary user.
 const PREEMPT_OFF: &str = "off";
-/// The same server once more. Its ratio to [`PREEMPT_OFF`] shows by how much equal servers differ.
+/// The server of [`PREEMPT_OFF`] once more. The ratio of the two shows by how much equal servers
+/// differ.
 const PREEMPT_OFF_AGAIN: &str = "off again";
 /// Upshift with preemption, run by an ordinary user.
 const PREEMPT_ON: &str = "on";
@@ -41,6 +43,7 @@ const GO: &str = "go";
 /// The published technique of preemption, `peers/trick`.
 const TRICK: &str = "trick";
 
+/// User id of `nobody`.
 const NOBODY: u32 = 65_534;
 
 type Quantile = fn(&Run) -> f64;
@@ -59,10 +62,10 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     let _ = fs::remove_dir_all(folder);
 }
 
-fn chosen(options: &Options) -> impl Iterator<Item = &'static Case> {
-    let is_chosen =
+fn selected_cases(options: &Options) -> impl Iterator<Item = &'static Case> {
+    let is_selected =
         |case: &&Case| options.rows.is_empty() || options.rows.iter().any(|name| name == case.name);
-    CASES.iter().filter(is_chosen)
+    CASES.iter().filter(is_selected)
 }
 
 fn measure(
@@ -72,17 +75,17 @@ fn measure(
     folder: &Path,
 ) -> Result<(), String> {
     let fleet = Fleet::new(results, built, folder)?;
-    let mut others = built.of(SPIN);
+    let mut others = built.programs(SPIN);
     others.retain(|(name, program)| admit(results, name, program, same_spin(program, Some(0))));
     let mut ours: HashMap<Server, Programs> = HashMap::new();
-    for case in chosen(options) {
-        let own = ours
+    for case in selected_cases(options) {
+        let servers = ours
             .entry(case.server)
             .or_insert_with(|| fleet.checked_servers(results, case.server));
         let others = others
             .iter()
             .filter(|(name, _)| case.others.contains(&name.as_str()));
-        let entries: Vec<_> = own
+        let entries: Vec<_> = servers
             .iter()
             .chain(others)
             .map(|(name, program)| Entry {
@@ -104,7 +107,8 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// What is needed to run Upshift without preemption, with preemption, and with preemption as root.
+/// Programs and files to run Upshift without preemption, with preemption, and with preemption as
+/// root.
 struct Fleet {
     /// Program for the driver's own user.
     program: Program,
@@ -151,8 +155,8 @@ impl Fleet {
                 Server::Plaintext => same_bytes(name, program, false),
                 Server::Files => {
                     let started = Started::start(program, &["127.0.0.1:0".into()], cpu);
-                    let mut six = Some(b"123456".to_vec());
-                    started.and_then(|it| same_body(it.addresses[0], FILE, "", &mut six))
+                    let mut content = Some(b"123456".to_vec());
+                    started.and_then(|it| same_body(it.addresses[0], FILE, "", &mut content))
                 }
                 _ => same_spin(program, cpu),
             };
@@ -162,7 +166,7 @@ impl Fleet {
     }
 
     fn servers(&self, server: Server) -> Programs {
-        let level = CONNECTION.to_string();
+        let level = CONNECTION_LEVEL.to_string();
         let mut args = match server {
             Server::Plaintext => vec!["plaintext-server"],
             Server::Files => vec!["serve", &self.folder, "--connections-per-peer", "1000"],
@@ -185,7 +189,7 @@ impl Fleet {
             )
         };
         let user = self.is_root.then_some(NOBODY);
-        let own = &self.program.file;
+        let file = &self.program.file;
         let mut servers = vec![
             (PREEMPT_OFF.to_owned(), program(&self.copy, "off", user)),
             (
@@ -195,7 +199,7 @@ impl Fleet {
             (PREEMPT_ON.to_owned(), program(&self.copy, "on", user)),
         ];
         if self.is_root {
-            servers.push((PREEMPT_AS_ROOT.to_owned(), program(own, "on", None)));
+            servers.push((PREEMPT_AS_ROOT.to_owned(), program(file, "on", None)));
         }
         servers
     }

@@ -55,11 +55,11 @@ fn table(section: &SectionResults, case: &str) -> String {
             Some(format!("{median:.digits$} ({})", ratios.join(", ")))
         };
         let short = section.cell(case, &row(server, SHORT));
-        let late = short.and_then(|cell| cell.median(|run| run.send_lag));
+        let lateness_us = short.and_then(|cell| cell.median(|run| run.send_lag));
         let rounds = short.map_or(0, |cell| cell.runs.len());
         let figures = FIGURES.iter().map(|it| figure(it).unwrap_or("–".into()));
         let cells = std::iter::once(server.to_owned()).chain(figures);
-        table.row(cells.chain([format_value(late, 0), rounds.to_string()]));
+        table.row(cells.chain([format_value(lateness_us, 0), rounds.to_string()]));
     }
     if table.rows.is_empty() {
         return String::new();

@@ -69,7 +69,7 @@ const TARGETS: [Target; 4] = [
 ];
 
 /// Ratio of two equal servers above which a row cannot show small differences.
-const EQUAL: f64 = 1.0 + crate::goal::NOISE;
+const MAX_EQUAL_RATIO: f64 = 1.0 + crate::goal::NOISE;
 
 /// Largest permitted p99 of short requests in any row, as a multiple of the p99 without preemption.
 const MAX_HARM: f64 = 1.1;
@@ -98,16 +98,16 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
                 )
             });
             let mut goal = goal.margin().cause(target.cause);
-            let equal = target.figures.iter().filter(|_| target.base == PREEMPT_OFF);
-            let equal = equal.fold(at_most("", EQUAL, ""), |equal, &figure| {
-                let [off, again] =
+            let equality = target.figures.iter().filter(|_| target.base == PREEMPT_OFF);
+            let equality = equality.fold(at_most("", MAX_EQUAL_RATIO, ""), |equality, &figure| {
+                let [first, second] =
                     [PREEMPT_OFF, PREEMPT_OFF_AGAIN].map(|server| values(case, server, figure));
-                equal
-                    .cell("", off.clone(), again.clone())
-                    .cell("", again, off)
+                equality
+                    .cell("", first.clone(), second.clone())
+                    .cell("", second, first)
             });
-            if let Some(excess) = equal.excess().filter(|excess| *excess > 1.0) {
-                let ratio = excess * EQUAL;
+            if let Some(excess) = equality.excess().filter(|excess| *excess > 1.0) {
+                let ratio = excess * MAX_EQUAL_RATIO;
                 let why = format!("two equal servers without preemption differ by {ratio:.2} ×");
                 goal = goal.excuse(Some(&why));
                 goal.discard_figures(why);
@@ -116,10 +116,10 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
         }
     }
     for server in [PREEMPT_ON, PREEMPT_AS_ROOT] {
-        let what = format!("{server}, any row: short p99 ≤ {MAX_HARM} × {PREEMPT_OFF}");
+        let title = format!("{server}, any row: short p99 ≤ {MAX_HARM} × {PREEMPT_OFF}");
         let goal = CASES
             .iter()
-            .fold(at_most(what, MAX_HARM, "µs"), |goal, case| {
+            .fold(at_most(title, MAX_HARM, "µs"), |goal, case| {
                 let own = values(case, server, P99);
                 goal.cell(case.name, own, values(case, PREEMPT_OFF, P99))
             });
@@ -134,15 +134,15 @@ mod tests {
     use super::*;
     use crate::goal::Verdict;
 
-    /// Returns latencies of 100 µs for all servers but [`PREEMPT_ON`], whose latency `of` gives per
-    /// case.
-    fn measured(of: impl Fn(&str) -> f64) -> SectionResults {
+    /// Returns latencies of 100 µs for all servers but [`PREEMPT_ON`], whose latency `latency_of`
+    /// gives per case.
+    fn measured(latency_of: impl Fn(&str) -> f64) -> SectionResults {
         let mut section = SectionResults::default();
         for case in &CASES {
             for (server, latency) in [
                 (PREEMPT_OFF, 100.0),
                 (C_SERVER, 100.0),
-                (PREEMPT_ON, of(case.name)),
+                (PREEMPT_ON, latency_of(case.name)),
             ] {
                 for class in [SHORT, LONG] {
                     let run = Run {
@@ -164,7 +164,7 @@ mod tests {
         let missed = |section: &SectionResults| -> Vec<String> {
             let goals = goals(section).into_iter();
             let missed = goals.filter(|goal| goal.verdict() == Verdict::Missed);
-            missed.map(|goal| goal.what).collect()
+            missed.map(|goal| goal.title).collect()
         };
         assert!(missed(&measured(|_| 90.0)).is_empty());
         let bad = measured(|case| if case == "exp-14" { 120.0 } else { 90.0 });
@@ -189,8 +189,8 @@ mod tests {
         };
         let verdict = |section: &SectionResults| {
             let all = goals(section).into_iter();
-            let mut of_row = all.filter(|goal| goal.what.starts_with(title));
-            of_row.next().map(|goal| goal.verdict())
+            let mut goals_of_row = all.filter(|goal| goal.title.starts_with(title));
+            goals_of_row.next().map(|goal| goal.verdict())
         };
         section.record(title, &row(PREEMPT_OFF_AGAIN, SHORT), again(101.0));
         assert_eq!(verdict(&section), Some(Verdict::Reached));

@@ -23,17 +23,17 @@ const HEADS: [&str; 9] = [
 ];
 
 /// Returns the table in Markdown; empty if the mixed load was not measured.
-pub(crate) fn table(found: &SectionResults) -> String {
+pub(crate) fn table(section_results: &SectionResults) -> String {
     let mut table = Table::new(TITLE, &HEADS);
     let suffix = urgent_row("");
-    for cell in found.cells_of_case(OVERLOAD_CASE, |row| row.ends_with(&suffix)) {
+    for cell in section_results.cells_of_case(OVERLOAD_CASE, |row| row.ends_with(&suffix)) {
         let server = cell.peer.trim_end_matches(&suffix);
-        let rest = found.cell(OVERLOAD_CASE, &rest_row(server));
-        let alone = found.cell(IDLE_CASE, &urgent_row(server));
+        let rest = section_results.cell(OVERLOAD_CASE, &rest_row(server));
+        let alone = section_results.cell(IDLE_CASE, &urgent_row(server));
         let per_second = |run: &Run| run.per_second;
         let replies =
             rest.and_then(|rest| Some(cell.median(per_second)? + rest.median(per_second)?));
-        let kept = replies.zip(capacity(found, server));
+        let replies_and_capacity = replies.zip(capacity(section_results, server));
         // Both rows contain the CPU time of the whole server.
         let cpu = replies.zip(cell.median(|run| run.server_busy));
         table.row([
@@ -45,7 +45,7 @@ pub(crate) fn table(found: &SectionResults) -> String {
             format_value(rest.and_then(|rest| rest.median(|run| run.p50() / 1e3)), 0),
             format_value(replies.map(|replies| replies / 1e3), 1),
             format_value(
-                kept.map(|(replies, capacity)| 100.0 * replies / capacity),
+                replies_and_capacity.map(|(replies, capacity)| 100.0 * replies / capacity),
                 0,
             ),
             format_value(cpu.map(|(replies, busy)| 1e6 * busy / replies), 1),
@@ -74,14 +74,14 @@ mod tests {
 
     #[test]
     fn alternatives_are_measured_against_the_capacity_of_axum_on_tokio() {
-        let mut found = SectionResults::default();
-        assert_eq!(table(&found), "");
-        found.record(CAPACITY_CASE, TOKIO, run(10_000.0, 0.0));
+        let mut section_results = SectionResults::default();
+        assert_eq!(table(&section_results), "");
+        section_results.record(CAPACITY_CASE, TOKIO, run(10_000.0, 0.0));
         let server = ALTERNATIVES[1];
-        found.record(IDLE_CASE, &urgent_row(server), run(1_200.0, 200.0));
-        found.record(OVERLOAD_CASE, &urgent_row(server), run(1_200.0, 300.0));
-        found.record(OVERLOAD_CASE, &rest_row(server), run(6_800.0, 9e5));
-        let table = table(&found);
+        section_results.record(IDLE_CASE, &urgent_row(server), run(1_200.0, 200.0));
+        section_results.record(OVERLOAD_CASE, &urgent_row(server), run(1_200.0, 300.0));
+        section_results.record(OVERLOAD_CASE, &rest_row(server), run(6_800.0, 9e5));
+        let table = table(&section_results);
         let row = table.trim_end().lines().last().unwrap_or_default();
         let cells: Vec<_> = row.split(" | ").collect();
         assert!(cells[0].ends_with(server));

@@ -13,8 +13,10 @@ use crate::server::Server;
 /// Ports outside the range that Linux assigns to clients.
 const PORTS: std::ops::Range<u16> = 20_000..32_768;
 
+/// Means by which urgent requests are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
+    /// The second process has nice 19.
     Nice,
     /// HAProxy and the first process are in the heaviest cgroup, the second is in the lightest.
     Weight,
@@ -22,12 +24,14 @@ enum Means {
     Queue,
 }
 
+/// The processes behind HAProxy: one or two of the axum application.
 #[derive(Clone, Debug)]
 pub(super) struct Backends {
     means: Means,
     axum: Program,
 }
 
+/// A running server, with the cgroups of its processes.
 pub(super) struct Deployed {
     pub(super) server: Server,
     /// Removed after the server's end, because a cgroup with processes cannot be removed.
@@ -63,7 +67,7 @@ impl Backends {
         let start = |program: &Program| Server::start(program, &["127.0.0.1:0".into()], Some(0));
         let mut backends = vec![start(&self.axum)?];
         match self.means {
-            Means::Nice => backends.push(start(&niced(&self.axum))?),
+            Means::Nice => backends.push(start(&with_nice_19(&self.axum))?),
             Means::Weight => backends.push(start(&self.axum)?),
             Means::Queue => (),
         }
@@ -83,7 +87,7 @@ impl Backends {
             env: variables.collect(),
             ..haproxy.clone()
         };
-        let server = Server::proxy(&haproxy, address, backends, 0)?;
+        let server = Server::start_proxy(&haproxy, address, backends, 0)?;
         if let [urgent, rest] = &cgroups[..] {
             urgent.set_heaviest()?;
             rest.set_lightest()?;
@@ -98,7 +102,7 @@ impl Backends {
     }
 }
 
-fn niced(program: &Program) -> Program {
+fn with_nice_19(program: &Program) -> Program {
     let words = [
         "-n".into(),
         "19".into(),
