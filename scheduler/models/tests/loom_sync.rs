@@ -19,7 +19,7 @@ mod context {
     pub(crate) fn record_lock(_: u64) -> LockOwner {
         LockOwner::Unnamed
     }
-    pub(crate) fn name() -> Option<(u64, CoroutineId)> {
+    pub(crate) fn current_global_id() -> Option<(u64, CoroutineId)> {
         None
     }
     pub(crate) fn current_in(_: u64) -> Option<CoroutineId> {
