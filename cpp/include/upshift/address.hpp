@@ -15,8 +15,8 @@ UPSHIFT_BEGIN
 
 namespace detail {
 
-/// Returns the string for C; null, which leads to EINVAL, if it contains a NUL, at which C would
-/// end the string.
+/// Returns the string as a C string. Returns null if it contains a NUL, because C would end the
+/// string there; callers turn null into EINVAL.
 inline const char* c_string(const std::string& text) noexcept { return text.find('\0') == std::string::npos ? text.c_str() : nullptr; }
 
 }  // namespace detail
@@ -45,7 +45,7 @@ struct address : upshift_addr {
     return parsed;
   }
 
-  /// Formats the address for parse().
+  /// Formats the address as parse() expects it, without the scope.
   std::string to_string() const {
     char host[INET6_ADDRSTRLEN] = "";
     inet_ntop(version == 6 ? AF_INET6 : AF_INET, ip, host, sizeof host);
@@ -64,13 +64,13 @@ struct address : upshift_addr {
 
 namespace detail {
 
-/// Queries an address by getsockname or getpeername. Fails with EAFNOSUPPORT if the socket is not
-/// an internet socket.
-template <class Ask>
-result<address> address_of(int fd, Ask ask) {
+/// Queries an address of a socket by getsockname or getpeername. Fails with EAFNOSUPPORT if the
+/// socket is not an internet socket.
+template <class Query>
+result<address> address_of(int fd, Query query) {
   sockaddr_storage raw_address{};
   socklen_t size = sizeof raw_address;
-  if (ask(fd, reinterpret_cast<sockaddr*>(&raw_address), &size) != 0) return result<address>::failure(-errno);
+  if (query(fd, reinterpret_cast<sockaddr*>(&raw_address), &size) != 0) return result<address>::failure(-errno);
   address converted;
   if (raw_address.ss_family == AF_INET) {
     sockaddr_in raw;

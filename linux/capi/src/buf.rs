@@ -10,10 +10,11 @@ use upshift_ring::{IoBuf, IoBufMut};
 use crate::error::catch_panic;
 
 /// A buffer of the caller. An operation owns it from its start to its end, and returns it with the
-/// result. If the operation is dropped, `release` is called after the kernel's terminal completion,
-/// on a thread of the runtime, in a coroutine or while the runtime shuts down. Until then `data`
-/// must be valid for `capacity` bytes, from any thread. A null `data` with a capacity, or a `len`
-/// beyond the capacity, is -EINVAL.
+/// result. If the operation is dropped, `release` is called when the kernel no longer uses the
+/// buffer: at once on the calling thread, or later on a thread of the runtime, in a coroutine or
+/// while the runtime shuts down. Until then `data` must be valid for `capacity` bytes, on any
+/// thread. If `data` is null but `capacity` is not 0, or if `len` exceeds `capacity`, the result is
+/// -EINVAL.
 #[repr(C)]
 pub struct upshift_buf {
     /// The first byte.
@@ -22,7 +23,8 @@ pub struct upshift_buf {
     pub len: usize,
     /// Number of bytes that a read may fill.
     pub capacity: usize,
-    /// Frees `data`; null: nothing is freed, because the bytes live forever.
+    /// Frees `data`. It may be null for bytes that need not be freed, which must be valid until the
+    /// end of the process.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void, data: *mut u8, capacity: usize)>,
     /// Argument of `release`.
     pub context: *mut c_void,
@@ -31,7 +33,7 @@ pub struct upshift_buf {
 /// An [`upshift_buf`] that belongs to an operation.
 pub(crate) struct Buf(upshift_buf);
 
-// SAFETY: the contract of `upshift_buf` lets any thread use and release the buffer.
+// SAFETY: the caller of the ABI guarantees that any thread may use and release the buffer.
 unsafe impl Send for Buf {}
 
 impl Buf {
@@ -39,8 +41,8 @@ impl Buf {
     /// are null or exceed the capacity, or if the caller passed no buffer.
     ///
     /// # Safety
-    /// The pointer is null, or its buffer fulfils the contract of [`upshift_buf`] and is given
-    /// away.
+    /// `buf` is null, or points to a buffer that fulfils the contract of [`upshift_buf`] and that
+    /// is given away.
     #[inline]
     pub(crate) unsafe fn from_caller(buf: *const upshift_buf) -> Result<Buf, Buf> {
         if buf.is_null() {
@@ -52,7 +54,8 @@ impl Buf {
                 context: null_mut(),
             }));
         }
-        // SAFETY: the pointer is not null, and by contract the buffer is given away.
+        // SAFETY: `buf` is not null, so the caller guarantees that it is valid and gives its buffer
+        // away.
         let buf = Buf(unsafe { buf.read() });
         if buf.0.len > buf.0.capacity || (buf.0.data.is_null() && buf.0.capacity != 0) {
             return Err(buf);
@@ -73,13 +76,15 @@ impl Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(release) = self.0.release {
-            // SAFETY: by contract `release` accepts these arguments; it is called once.
+            // SAFETY: the caller of the ABI guarantees that `release` accepts these arguments. It
+            // is called once.
             unsafe { release(self.0.context, self.0.data, self.0.capacity) };
         }
     }
 }
 
-// SAFETY: by contract the bytes stay where they are, and any thread may read them.
+// SAFETY: the caller of the ABI guarantees that the bytes do not move, and that any thread may read
+// them.
 unsafe impl IoBuf for Buf {
     #[inline]
     fn io_ptr(&self) -> *const u8 {
@@ -94,7 +99,8 @@ unsafe impl IoBuf for Buf {
     }
 }
 
-// SAFETY: by contract the bytes stay where they are, and any thread may write to them.
+// SAFETY: the caller of the ABI guarantees that the bytes do not move, and that any thread may
+// write to them.
 unsafe impl IoBufMut for Buf {
     #[inline]
     fn io_mut_ptr(&mut self) -> *mut u8 {
@@ -113,14 +119,15 @@ unsafe impl IoBufMut for Buf {
     }
 }
 
-/// Received bytes, in a buffer of the runtime. `upshift_bytes_free` returns the buffer, on any
-/// thread; call it soon, because buffers are limited. The struct may be moved by copying its words.
-/// If all words are 0, there are no bytes and nothing to free.
+/// Received bytes, in a buffer of the runtime. The holder owns the bytes, returns the buffer with
+/// `upshift_bytes_free`, and should do so soon, because the number of buffers is limited. The bytes
+/// may be used on any thread. The holder may move the struct by copying its words. If all words are
+/// 0, there are no bytes and nothing to free.
 #[repr(C)]
 pub struct upshift_bytes {
     /// The first byte.
     pub data: *const u8,
-    /// Number of bytes; 0: the peer has ended its direction.
+    /// Number of bytes, or 0 if the peer has ended its direction.
     pub len: usize,
     owner: [usize; 6],
 }
@@ -158,11 +165,13 @@ impl upshift_bytes {
     }
 }
 
-/// Frees received bytes and sets all words to 0. Does nothing for null. Any thread.
+/// Frees received bytes and sets all words to 0. Does nothing for null. May be called on any
+/// thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_bytes_free(bytes: *mut upshift_bytes) {
     if !bytes.is_null() {
-        // SAFETY: by contract the pointer is valid, and the caller gives the bytes away.
+        // SAFETY: `bytes` is not null, so the caller guarantees that it is valid and that the bytes
+        // belong to the caller.
         catch_panic(|| drop(unsafe { bytes.replace(upshift_bytes::none()) }.into_inner()));
     }
 }
@@ -173,29 +182,31 @@ pub(crate) fn is_valid_slice(data: *const u8, len: usize) -> bool {
     !data.is_null() || len == 0
 }
 
-/// Borrows the caller's memory. For null, returns an empty slice.
+/// Borrows the caller's memory. Returns an empty slice if `len` is 0.
 ///
 /// # Safety
-/// The `len` bytes must be readable for the whole lifetime.
+/// The `len` bytes are readable for the whole lifetime.
 #[inline]
 pub(crate) unsafe fn borrow_slice<'a>(data: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: by contract the memory is valid for `len` bytes.
+    // SAFETY: the caller guarantees that the `len` bytes are readable for the whole lifetime.
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
 /// Borrows the caller's memory for writing, like [`borrow_slice`].
 ///
 /// # Safety
-/// The contract of [`borrow_slice`], and no other code uses the memory meanwhile.
+/// The `len` bytes are readable and writable for the whole lifetime, in which no other code uses
+/// them.
 #[inline]
 pub(crate) unsafe fn borrow_slice_mut<'a>(data: *mut u8, len: usize) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
     }
-    // SAFETY: by contract the memory is valid for `len` bytes.
+    // SAFETY: the caller guarantees that the `len` bytes are writable for the whole lifetime, and
+    // that no other code uses them.
     unsafe { std::slice::from_raw_parts_mut(data, len) }
 }
 
@@ -204,8 +215,8 @@ unsafe extern "C" fn free_allocated(_: *mut c_void, data: *mut u8, _: usize) {
     unsafe { libc::free(data.cast()) };
 }
 
-/// Allocates a buffer of `capacity` bytes with `malloc`. Returns 0, -ENOMEM, or -EINVAL for null.
-/// Any thread.
+/// Allocates a buffer of `capacity` bytes with `malloc`, and stores it in `*buf`. Returns 0,
+/// -ENOMEM, or -EINVAL if `buf` is null. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_buf) -> c_int {
     if buf.is_null() {
@@ -223,7 +234,7 @@ pub unsafe extern "C" fn upshift_buf_alloc(capacity: usize, buf: *mut upshift_bu
         release: Some(free_allocated),
         context: null_mut(),
     };
-    // SAFETY: by contract `buf` has room for a buffer.
+    // SAFETY: `buf` is not null, so the caller guarantees that it has room for a buffer.
     unsafe { buf.write(buffer) };
     0
 }

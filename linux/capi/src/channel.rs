@@ -9,13 +9,13 @@ use crate::error::{catch_panic, catch_panic_code, errno, free};
 use crate::exclusive::{Exclusive, WithUse, begin_use};
 use crate::op::{Outcome, finish, start, upshift_op};
 
-/// A message. If it is not received, the channel's function destroys it.
+/// A message. If it is never received, the channel's `drop` function destroys it.
 struct Message {
     data: *mut c_void,
     drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
 }
 
-// SAFETY: the contract of `upshift_channel` lets messages move between threads.
+// SAFETY: the caller of `upshift_channel` guarantees that messages may move between threads.
 unsafe impl Send for Message {}
 
 impl Message {
@@ -27,26 +27,30 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         if let Some(drop) = self.drop {
-            // SAFETY: by contract the function accepts the message, and it is called once for it.
+            // SAFETY: the caller of `upshift_channel` guarantees that the function accepts the
+            // message. It is called once for each message.
             unsafe { drop(self.data) };
         }
     }
 }
 
-/// The sending side of a channel. Any thread, several at once; clone it for another owner.
+/// The sending side of a channel. It may be used on any thread, and on several threads at the same
+/// time. The caller must not free it before all operations on it have ended. Another owner needs a
+/// clone.
 pub struct upshift_sender {
     sender: Sender<Message>,
     drop: Option<unsafe extern "C" fn(data: *mut c_void)>,
 }
 
-/// The receiving side of a channel. One thread at a time.
+/// The receiving side of a channel. It may be used on any thread, but not on several threads at the
+/// same time. Only one operation at a time may use it: a second operation fails with -EBUSY.
 pub struct upshift_receiver {
     _private: [u8; 0],
 }
 
-/// Creates a channel for `capacity` messages. `drop` destroys messages that are never received; it
-/// may be null. Messages move from thread to thread. Returns 0, or -EINVAL for a capacity of 0 or a
-/// null pointer.
+/// Creates a channel for `capacity` messages. `drop` destroys messages that are never received, on
+/// any thread. It may be null. Messages must be able to move between threads. Returns 0, or -EINVAL
+/// if `capacity` is 0, or if `sender` or `receiver` is null. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_channel(
     capacity: usize,
@@ -58,23 +62,27 @@ pub unsafe extern "C" fn upshift_channel(
         if capacity == 0 || sender.is_null() || receiver.is_null() {
             return -libc::EINVAL;
         }
-        let (send, receive) = mpsc::channel(capacity);
-        let send = upshift_sender { sender: send, drop };
-        // SAFETY: by contract `sender` and `receiver` have room for a pointer.
+        let (message_sender, message_receiver) = mpsc::channel(capacity);
+        let new_sender = upshift_sender {
+            sender: message_sender,
+            drop,
+        };
+        // SAFETY: neither pointer is null, so the caller guarantees that both have room for a
+        // pointer.
         unsafe {
-            sender.write(Box::into_raw(Box::new(send)));
-            receiver.write(Exclusive::new_raw(receive).cast());
+            sender.write(Box::into_raw(Box::new(new_sender)));
+            receiver.write(Exclusive::new_raw(message_receiver, -1).cast());
         }
         0
     })
 }
 
-/// Clones a sender; null for null.
+/// Clones a sender. Returns null if `sender` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_clone(
     sender: *const upshift_sender,
 ) -> *mut upshift_sender {
-    // SAFETY: by contract the pointer is null or valid.
+    // SAFETY: the caller guarantees that `sender` is null or valid.
     let Some(sender) = (unsafe { sender.as_ref() }) else {
         return std::ptr::null_mut();
     };
@@ -84,19 +92,22 @@ pub unsafe extern "C" fn upshift_sender_clone(
     }))
 }
 
-/// Frees a sender. Without senders, the channel ends when it is empty. Does nothing for null.
+/// Frees a sender. When all senders have been freed, the channel ends as soon as it is empty. Does
+/// nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_sender_free(sender: *mut upshift_sender) {
-    // SAFETY: the caller owns the sender and gives it away once.
+    // SAFETY: the caller guarantees that the pointer is null or its own sender, which it frees
+    // once.
     unsafe { free(sender) };
 }
 
-/// Frees the receiver, after its pending operation, and ends the channel; messages inside are
-/// dropped. Does nothing for null.
+/// Frees the receiver and ends the channel, whose remaining messages are destroyed. If an operation
+/// waits for a message, this happens when the operation ends. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receiver_free(receiver: *mut upshift_receiver) {
     if !receiver.is_null() {
-        // SAFETY: the caller owns the receiver and gives it away once.
+        // SAFETY: `receiver` is not null, so the caller guarantees that it is its own receiver,
+        // which it frees once.
         catch_panic(|| unsafe { Exclusive::<Receiver<Message>>::free(receiver.cast()) });
     }
 }
@@ -106,18 +117,18 @@ impl Outcome for Result<(), mpsc::SendError<Message>> {
     fn store(self, op: &mut upshift_op) {
         op.result = match self {
             Ok(()) => 0,
-            Err(refused) => {
-                op.out.handles = [refused.0.into_data(), std::ptr::null_mut()];
+            Err(error) => {
+                op.out.handles = [error.0.into_data(), std::ptr::null_mut()];
                 -i64::from(libc::EPIPE)
             }
         };
     }
 }
 
-/// A message that the channel did not accept.
-struct Refused(*mut c_void);
+/// A message that was sent without a sender.
+struct UnsentMessage(*mut c_void);
 
-impl Outcome for Refused {
+impl Outcome for UnsentMessage {
     fn store(self, op: &mut upshift_op) {
         op.result = -i64::from(libc::EINVAL);
         op.out.handles = [self.0, std::ptr::null_mut()];
@@ -134,9 +145,10 @@ impl Outcome for Option<Message> {
     }
 }
 
-/// Waits for room and sends a message, which the channel owns from the call on. The result is 0,
-/// -EPIPE if the receiver is gone, or -EINVAL if `sender` is null; with either error the message is
-/// in `out.handles[0]`. Dropping the operation earlier drops the message, too.
+/// Waits for room and sends a message, which the channel owns from the call on. The result is 0 on
+/// success, -EPIPE if the receiver is gone, or -EINVAL if `sender` is null. With either error the
+/// message is returned in `out.handles[0]`. If the operation is dropped before it is ready, the
+/// message is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_send(
     op: *mut upshift_op,
@@ -144,28 +156,30 @@ pub unsafe extern "C" fn upshift_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: by contract the pointer is null, or the sender outlives the operation.
+    // SAFETY: the caller guarantees that `sender` is null or outlives the operation.
     let Some(sender): Option<&'static upshift_sender> = (unsafe { sender.as_ref() }) else {
-        // SAFETY: the caller upholds the requirements of this call.
-        return unsafe { finish(op, Refused(data)) };
+        // SAFETY: the caller guarantees that `op` is null or has room for an operation.
+        return unsafe { finish(op, UnsentMessage(data)) };
     };
     let message = Message {
         data,
         drop: sender.drop,
     };
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
     unsafe { start(op, cx, sender.sender.send(message)) }
 }
 
-/// Sends a message without waiting. Returns 0, -EAGAIN (no room), -EPIPE (the receiver is gone), or
-/// -EINVAL (null). On an error the caller still owns the message. Any thread.
+/// Sends a message without waiting. Returns 0, -EAGAIN if the channel is full, -EPIPE if the
+/// receiver is gone, or -EINVAL if `sender` is null. After an error the caller still owns the
+/// message. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_send(
     sender: *const upshift_sender,
     data: *mut c_void,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the pointer is null or valid.
+        // SAFETY: the caller guarantees that `sender` is null or valid.
         let Some(sender) = (unsafe { sender.as_ref() }) else {
             return -libc::EINVAL;
         };
@@ -187,8 +201,9 @@ pub unsafe extern "C" fn upshift_try_send(
     })
 }
 
-/// Waits for a message. The result is 1, and `out.handles[0]` is the message; 0 if the channel has
-/// ended; -EBUSY if another operation waits; -EINVAL for null.
+/// Waits for a message. The result is 1 if there is a message, which is returned in
+/// `out.handles[0]`, 0 if the channel has ended, -EBUSY if another operation waits for a message,
+/// or -EINVAL if `receiver` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_receive(
     op: *mut upshift_op,
@@ -196,8 +211,9 @@ pub unsafe extern "C" fn upshift_receive(
     receiver: *mut upshift_receiver,
 ) -> c_int {
     let receiver = receiver.cast::<Exclusive<Receiver<Message>>>();
-    // SAFETY: by contract the receiver and `op` are valid; the future is dropped before
-    // its exclusive use ends.
+    // SAFETY: the caller guarantees that `receiver` is null or has not been freed, that `op` is
+    // null or has room for an operation, and that `cx` is null or belongs to the current poll.
+    // `WithUse` drops the future before its exclusive use ends.
     unsafe {
         match begin_use(receiver) {
             Ok(mut exclusive_use) => start(
@@ -210,9 +226,9 @@ pub unsafe extern "C" fn upshift_receive(
     }
 }
 
-/// Receives the next message without waiting. Returns 1, with the message in `*data`; 0 if the
-/// channel has ended; -EAGAIN if it is empty; -EBUSY if an operation waits for a message; -EINVAL
-/// for null.
+/// Receives the next message without waiting. Returns 1 and stores the message in `*data`, or
+/// returns 0 if the channel has ended, -EAGAIN if it is empty, -EBUSY if an operation waits for a
+/// message, or -EINVAL if `receiver` or `data` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_try_receive(
     receiver: *mut upshift_receiver,
@@ -222,7 +238,7 @@ pub unsafe extern "C" fn upshift_try_receive(
         if data.is_null() {
             return -libc::EINVAL;
         }
-        // SAFETY: by contract the receiver is null, or has not been freed.
+        // SAFETY: the caller guarantees that `receiver` is null or has not been freed.
         let mut exclusive_use =
             match unsafe { begin_use(receiver.cast::<Exclusive<Receiver<Message>>>()) } {
                 Ok(exclusive_use) => exclusive_use,
@@ -230,7 +246,8 @@ pub unsafe extern "C" fn upshift_try_receive(
             };
         match exclusive_use.try_recv() {
             Ok(message) => {
-                // SAFETY: by contract `data` has room for a pointer.
+                // SAFETY: `data` is not null, so the caller guarantees that it has room for a
+                // pointer.
                 unsafe { data.write(message.into_data()) };
                 1
             }

@@ -9,8 +9,8 @@ use upshift::SpawnError;
 use upshift::net::LookupError;
 pub(crate) use upshift_ring::catch_panic;
 
-/// The result for a panic below the ABI.
-pub(crate) const PANICKED: c_int = -libc::ENOTRECOVERABLE;
+/// The errno of a panic below the ABI.
+pub(crate) const PANIC_CODE: c_int = -libc::ENOTRECOVERABLE;
 
 /// The error for a host name without an address, for which the kernel has no errno.
 pub const UPSHIFT_ENAME: c_int = 0x10000;
@@ -49,8 +49,8 @@ pub(crate) fn errno(error: &Error) -> c_int {
     {
         return -UPSHIFT_ENAME;
     }
-    if let Some(refused) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        return refusal(*refused);
+    if let Some(spawn_error) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        return refusal(*spawn_error);
     }
     -match error.kind() {
         ErrorKind::NotFound => libc::ENOENT,
@@ -86,26 +86,27 @@ pub(crate) fn refusal(error: SpawnError) -> c_int {
 /// Runs `body`, and converts a panic in it to an error value.
 #[inline]
 pub(crate) fn catch_panic_code(body: impl FnOnce() -> c_int) -> c_int {
-    catch_panic(body).unwrap_or(PANICKED)
+    catch_panic(body).unwrap_or(PANIC_CODE)
 }
 
-/// Returns the error for a null pointer, and for inconsistent arguments.
+/// Returns the error that a null pointer or an inconsistent argument leads to.
 pub(crate) fn invalid() -> Error {
     ErrorKind::InvalidInput.into()
 }
 
-/// Frees a value from `Box::into_raw`; does nothing for null.
+/// Frees a value that `Box::into_raw` returned. Does nothing for null.
 ///
 /// # Safety
-/// The caller owns the value and gives it away once.
+/// The pointer is null, or the caller owns the value and frees it once.
 pub(crate) unsafe fn free<T>(object: *mut T) {
     if !object.is_null() {
-        // SAFETY: by contract `Box::into_raw` made the pointer, and the caller gives it away once.
+        // SAFETY: the pointer is not null, so the caller guarantees that it owns the value, which
+        // `Box::into_raw` returned, and that it frees the value once.
         catch_panic(|| drop(unsafe { Box::from_raw(object) }));
     }
 }
 
-/// Returns 0 for success, or the negative errno of the error.
+/// Returns 0 on success, or the negative errno of the error.
 pub(crate) fn code(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| errno(&error), |()| 0)
 }

@@ -12,6 +12,7 @@
 //! ```
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -24,13 +25,16 @@ const FREED: u8 = 2;
 
 pub(crate) struct Exclusive<T> {
     state: AtomicU8,
+    fd: c_int,
     inner: UnsafeCell<T>,
 }
 
 impl<T> Exclusive<T> {
-    pub(crate) fn new_raw(inner: T) -> *mut Exclusive<T> {
+    /// Creates an idle value. `fd` is the descriptor that it owns, or -1.
+    pub(crate) fn new_raw(inner: T, fd: c_int) -> *mut Exclusive<T> {
         Box::into_raw(Box::new(Exclusive {
             state: AtomicU8::new(IDLE),
+            fd,
             inner: UnsafeCell::new(inner),
         }))
     }
@@ -38,52 +42,53 @@ impl<T> Exclusive<T> {
     /// Begins a use. Returns `None` during another use.
     ///
     /// # Safety
-    /// `this` was made by [`new_raw`](Exclusive::new_raw), and has not been freed.
+    /// [`new_raw`](Exclusive::new_raw) returned `this`, and its handle has not been freed.
     #[inline]
     pub(crate) unsafe fn begin_use(this: *mut Exclusive<T>) -> Option<ExclusiveUse<T>> {
-        // SAFETY: the pointer is valid, because by contract the value has not been freed.
+        // SAFETY: the caller guarantees that the handle has not been freed, so the value exists.
         let state = unsafe { &(*this).state };
         let exchange = state.compare_exchange(IDLE, BUSY, Ordering::Acquire, Ordering::Relaxed);
         exchange.is_ok().then(|| ExclusiveUse(this))
     }
 
-    /// Returns a pointer to the value, for reads that are allowed even during a use.
-    pub(crate) fn peek(&self) -> *const T {
-        self.inner.get()
+    /// Returns the descriptor of the value. Unlike the value, it may be used during a use.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
     }
 
     /// Drops the value, now or when its use ends.
     ///
     /// # Safety
-    /// The contract of [`begin_use`](Exclusive::begin_use); called once.
+    /// The contract of [`begin_use`](Exclusive::begin_use). The function is called once.
     pub(crate) unsafe fn free(this: *mut Exclusive<T>) {
-        // SAFETY: the pointer is valid, because by contract the value has not been freed.
+        // SAFETY: the caller guarantees that the handle has not been freed, so the value exists.
         let old_state = unsafe { (*this).state.swap(FREED, Ordering::AcqRel) };
         if old_state == IDLE {
-            // SAFETY: `new_raw` made the value from a box, no operation uses it, and FREED prevents
-            // a second drop.
+            // SAFETY: `new_raw` created the pointer from a box, no operation uses it, and FREED
+            // prevents a second drop.
             drop(unsafe { Box::from_raw(this) });
         }
     }
 }
 
-/// Begins a use. Fails with `EBUSY` during another use, and with `InvalidInput` for null.
+/// Begins a use. Fails with `EBUSY` during another use, and with `InvalidInput` if `value` is null.
 ///
 /// # Safety
-/// The pointer is null, or the contract of [`Exclusive::begin_use`] holds.
+/// `value` is null, or fulfils the contract of [`Exclusive::begin_use`].
 #[inline]
 pub(crate) unsafe fn begin_use<T>(value: *mut Exclusive<T>) -> io::Result<ExclusiveUse<T>> {
     if value.is_null() {
         return Err(invalid());
     }
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: `value` is not null, so the caller guarantees that `new_raw` returned it, and that
+    // its handle has not been freed.
     unsafe { Exclusive::begin_use(value) }.ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))
 }
 
 pub(crate) struct ExclusiveUse<T>(*mut Exclusive<T>);
 
 // SAFETY: there is one use at a time, and it moves with its operation, so only one thread at a time
-// has access to the value.
+// accesses the value.
 unsafe impl<T: Send> Send for ExclusiveUse<T> {}
 
 impl<T> ExclusiveUse<T> {
@@ -93,8 +98,8 @@ impl<T> ExclusiveUse<T> {
     /// The user of the reference is dropped before the `ExclusiveUse`.
     #[inline]
     pub(crate) unsafe fn lend(&mut self) -> &'static mut T {
-        // SAFETY: the value exists as long as this use, which is the only one. By contract the
-        // reference is not used longer.
+        // SAFETY: the value exists as long as this use, which is the only one. The caller
+        // guarantees that the user of the reference is dropped before.
         unsafe { &mut *(*self.0).inner.get() }
     }
 }
@@ -111,7 +116,7 @@ impl<T> Deref for ExclusiveUse<T> {
 impl<T> DerefMut for ExclusiveUse<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: the value exists as long as this use, which is the only one.
         unsafe { &mut *(*self.0).inner.get() }
     }
 }
@@ -125,8 +130,8 @@ impl<T> Drop for ExclusiveUse<T> {
             .compare_exchange(BUSY, IDLE, Ordering::Release, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: `new_raw` made the value from a box. Its handle was freed during this use, so
-            // this is the only code that still refers to the value.
+            // SAFETY: `new_raw` created the pointer from a box. Its handle was freed during this
+            // use, so this is the only code that still refers to the value.
             drop(unsafe { Box::from_raw(self.0) });
         }
     }

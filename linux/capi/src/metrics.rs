@@ -40,11 +40,11 @@ pub struct upshift_level_metrics {
     pub polls: u64,
     /// Number of ready coroutines.
     pub ready: u64,
-    /// Time in polls, in ns.
+    /// Time in polls, in nanoseconds.
     pub run_ns: u64,
-    /// Median time between ready and polled, in ns.
+    /// Median of the time that a ready coroutine waits for its poll, in nanoseconds.
     pub wait_p50_ns: u64,
-    /// 99th percentile of the same time, in ns.
+    /// 99th percentile of the same time, in nanoseconds.
     pub wait_p99_ns: u64,
 }
 
@@ -52,17 +52,18 @@ pub struct upshift_level_metrics {
 /// `handle` is null.
 ///
 /// # Safety
-/// The pointer is null or a valid handle.
+/// `handle` is null or valid.
 unsafe fn metrics_of(handle: *const upshift_handle) -> Option<Metrics> {
-    // SAFETY: by contract the pointer is null or a valid handle.
+    // SAFETY: the caller guarantees that `handle` is null or valid.
     match unsafe { handle.as_ref() } {
         Some(handle) => Some(handle.0.metrics()),
         None => Some(Handle::current().ok()?.metrics()),
     }
 }
 
-/// Returns the metrics of the runtime of `handle`, or of the caller's runtime if it is null; zeros
-/// if there is no runtime. Takes a few microseconds. Any thread.
+/// Stores the metrics of the runtime of `handle` in `*metrics`, or of the caller's runtime if
+/// `handle` is null. If there is no runtime, all metrics are 0. Takes a few microseconds. May be
+/// called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_get(
     handle: *const upshift_handle,
@@ -71,10 +72,10 @@ pub unsafe extern "C" fn upshift_metrics_get(
     if metrics.is_null() {
         return;
     }
-    // SAFETY: by contract `metrics` has room for the metrics.
+    // SAFETY: `metrics` is not null, so the caller guarantees that it has room for the metrics.
     unsafe { metrics.write(upshift_metrics::default()) };
     catch_panic(|| {
-        // SAFETY: by contract the handle is null or valid.
+        // SAFETY: the caller guarantees that `handle` is null or valid.
         let Some(stats) = (unsafe { metrics_of(handle) }) else {
             return;
         };
@@ -92,13 +93,13 @@ pub unsafe extern "C" fn upshift_metrics_get(
             sums.submitted += vcpu.ring.submitted;
             sums.enters += vcpu.ring.enters;
         }
-        // SAFETY: by contract `metrics` has room for the metrics.
+        // SAFETY: `metrics` is not null, so the caller guarantees that it has room for the metrics.
         unsafe { metrics.write(sums) };
     });
 }
 
-/// Returns the metrics of a level; zeros for an unused level. `handle` has the same meaning as in
-/// `upshift_metrics_get`. Any thread.
+/// Stores the metrics of a level in `*metrics`. If no coroutine has used the level, all metrics are
+/// 0. `handle` has the same meaning as in `upshift_metrics_get`. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_level(
     handle: *const upshift_handle,
@@ -108,15 +109,15 @@ pub unsafe extern "C" fn upshift_metrics_level(
     if metrics.is_null() {
         return;
     }
-    // SAFETY: by contract `metrics` has room for the metrics.
+    // SAFETY: `metrics` is not null, so the caller guarantees that it has room for the metrics.
     unsafe { metrics.write(upshift_level_metrics::default()) };
     catch_panic(|| {
-        // SAFETY: by contract the handle is null or valid.
+        // SAFETY: the caller guarantees that `handle` is null or valid.
         let Some(stats) = (unsafe { metrics_of(handle) }) else {
             return;
         };
         let level = u8::try_from(level).ok().and_then(|n| Level::new(n).ok());
-        let data = level.and_then(|level| stats.level(level)).map(|level| {
+        let counters = level.and_then(|level| stats.level(level)).map(|level| {
             let nanos = |q| u64::try_from(level.wait.quantile(q).as_nanos()).unwrap_or(u64::MAX);
             upshift_level_metrics {
                 polls: level.polls,
@@ -126,19 +127,19 @@ pub unsafe extern "C" fn upshift_metrics_level(
                 wait_p99_ns: nanos(0.99),
             }
         });
-        // SAFETY: by contract `metrics` has room for the metrics.
-        unsafe { metrics.write(data.unwrap_or_default()) };
+        // SAFETY: `metrics` is not null, so the caller guarantees that it has room for the metrics.
+        unsafe { metrics.write(counters.unwrap_or_default()) };
     });
 }
 
 /// Returns all metrics in the text format of Prometheus, or null if there is no runtime. Free the
 /// string with `upshift_string_free`. `handle` has the same meaning as in `upshift_metrics_get`.
-/// Any thread.
+/// May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handle) -> *mut c_char {
     let mut string = std::ptr::null_mut();
     catch_panic(|| {
-        // SAFETY: by contract the handle is null or valid.
+        // SAFETY: the caller guarantees that `handle` is null or valid.
         let Some(stats) = (unsafe { metrics_of(handle) }) else {
             return;
         };
@@ -148,11 +149,13 @@ pub unsafe extern "C" fn upshift_metrics_prometheus(handle: *const upshift_handl
     string
 }
 
-/// Frees a string. Does nothing for null. Any thread.
+/// Frees a string that `upshift_metrics_prometheus` returned. Does nothing for null. May be called
+/// on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_string_free(string: *mut c_char) {
     if !string.is_null() {
-        // SAFETY: `into_raw` created the pointer, and the caller gives it away once.
+        // SAFETY: the caller guarantees that `upshift_metrics_prometheus` returned the string, by
+        // `into_raw`, and that it frees the string once.
         drop(unsafe { CString::from_raw(string) });
     }
 }

@@ -12,9 +12,10 @@ use upshift::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use crate::cx::upshift_cx;
 use crate::error::{catch_panic_code, errno, free, invalid, look_up};
 use crate::op::{Handles, finish, start, upshift_op};
-use stream::{Reader, Writer, handles, upshift_reader, upshift_writer};
+use stream::{Reader, Writer, into_handles, upshift_reader, upshift_writer};
 
-/// A listening socket. One thread at a time.
+/// A listening socket. It may be used on any thread, but not on several threads at the same time.
+/// The caller must not free it before all operations on it have ended.
 pub struct upshift_listener(Listener);
 
 enum Listener {
@@ -24,47 +25,49 @@ enum Listener {
 
 fn split_tcp(stream: TcpStream) -> Handles {
     let (reader, writer) = stream.into_split();
-    handles(Reader::Tcp(reader), Writer::Tcp(writer))
+    into_handles(Reader::Tcp(reader), Writer::Tcp(writer))
 }
 
 fn split_unix(stream: UnixStream) -> Handles {
     let (reader, writer) = stream.into_split();
-    handles(Reader::Unix(reader), Writer::Unix(writer))
+    into_handles(Reader::Unix(reader), Writer::Unix(writer))
 }
 
-/// Copies a C string. Returns the error `InvalidInput` for null.
+/// Copies a C string. Returns the error `InvalidInput` if `string` is null or is not UTF-8.
 ///
 /// # Safety
-/// The pointer is null, or a C string for the duration of the call.
-pub(crate) unsafe fn text(string: *const c_char) -> io::Result<String> {
-    // SAFETY: the caller upholds the requirements of this call.
-    let bytes = unsafe { bytes(string) }?;
+/// `string` is null, or a C string for the duration of the call.
+pub(crate) unsafe fn copy_text(string: *const c_char) -> io::Result<String> {
+    // SAFETY: the caller guarantees that `string` is null or a C string.
+    let bytes = unsafe { copy_bytes(string) }?;
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Copies a path, which may consist of any bytes. Returns the error `InvalidInput` for null.
+/// Copies a path, which may consist of any bytes. Returns the error `InvalidInput` if `string` is
+/// null.
 ///
 /// # Safety
-/// The contract of [`text`].
-pub(crate) unsafe fn path(string: *const c_char) -> io::Result<PathBuf> {
-    // SAFETY: the caller upholds the requirements of this call.
-    unsafe { bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
+/// The contract of [`copy_text`].
+pub(crate) unsafe fn copy_path(string: *const c_char) -> io::Result<PathBuf> {
+    // SAFETY: the caller guarantees that `string` is null or a C string.
+    unsafe { copy_bytes(string) }.map(|bytes| OsString::from_vec(bytes).into())
 }
 
-/// Copies the bytes of a C string. Returns the error `InvalidInput` for null.
+/// Copies the bytes of a C string. Returns the error `InvalidInput` if `string` is null.
 ///
 /// # Safety
-/// The contract of [`text`].
-unsafe fn bytes(string: *const c_char) -> io::Result<Vec<u8>> {
+/// The contract of [`copy_text`].
+unsafe fn copy_bytes(string: *const c_char) -> io::Result<Vec<u8>> {
     if string.is_null() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: `string` is not null, so the caller guarantees that it is a C string.
     Ok(unsafe { CStr::from_ptr(string) }.to_bytes().to_vec())
 }
 
-/// Binds `host:port` and listens, with SO_REUSEADDR. If `reuseport` is not 0, also sets
-/// SO_REUSEPORT; then `address` must be numeric. Returns 0 or a negative errno. Any thread.
+/// Binds `host:port` and listens, with SO_REUSEADDR. If `reuseport` is not 0, the function also
+/// sets SO_REUSEPORT, and `address` must be numeric. The lookup of a host name blocks the thread.
+/// Returns 0 or a negative errno. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_tcp(
     address: *const c_char,
@@ -75,8 +78,8 @@ pub unsafe extern "C" fn upshift_listen_tcp(
         return -libc::EINVAL;
     }
     catch_panic_code(|| {
-        // SAFETY: by contract `address` is null or a C string.
-        let bound = unsafe { text(address) }.and_then(|address| {
+        // SAFETY: the caller guarantees that `address` is null or a C string.
+        let result = unsafe { copy_text(address) }.and_then(|address| {
             if reuseport == 0 {
                 return TcpListener::bind(&*look_up(&address)?);
             }
@@ -93,11 +96,13 @@ pub unsafe extern "C" fn upshift_listen_tcp(
             socket.bind(address)?;
             socket.listen(1024)
         });
-        match bound {
-            Ok(bound) => {
-                let bound = Box::into_raw(Box::new(upshift_listener(Listener::Tcp(bound))));
-                // SAFETY: by contract `listener` has room for a pointer.
-                unsafe { listener.write(bound) };
+        match result {
+            Ok(tcp_listener) => {
+                let new_listener =
+                    Box::into_raw(Box::new(upshift_listener(Listener::Tcp(tcp_listener))));
+                // SAFETY: `listener` is not null, so the caller guarantees that it has room for a
+                // pointer.
+                unsafe { listener.write(new_listener) };
                 0
             }
             Err(error) => errno(&error),
@@ -105,8 +110,8 @@ pub unsafe extern "C" fn upshift_listen_tcp(
     })
 }
 
-/// Binds a path and listens. Returns 0 or a negative errno; -EINVAL if the path is empty or has
-/// more than 107 bytes. Any thread.
+/// Binds a path and listens. Returns 0, -EINVAL if the path is null, is empty or has more than 107
+/// bytes, or another negative errno. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listen_unix(
     path: *const c_char,
@@ -116,12 +121,14 @@ pub unsafe extern "C" fn upshift_listen_unix(
         return -libc::EINVAL;
     }
     catch_panic_code(|| {
-        // SAFETY: by contract `path` is null or a C string.
-        match unsafe { self::path(path) }.and_then(bind_unix) {
-            Ok(bound) => {
-                let bound = Box::into_raw(Box::new(upshift_listener(Listener::Unix(bound))));
-                // SAFETY: by contract `listener` has room for a pointer.
-                unsafe { listener.write(bound) };
+        // SAFETY: the caller guarantees that `path` is null or a C string.
+        match unsafe { copy_path(path) }.and_then(bind_unix) {
+            Ok(unix_listener) => {
+                let new_listener =
+                    Box::into_raw(Box::new(upshift_listener(Listener::Unix(unix_listener))));
+                // SAFETY: `listener` is not null, so the caller guarantees that it has room for a
+                // pointer.
+                unsafe { listener.write(new_listener) };
                 0
             }
             Err(error) => errno(&error),
@@ -139,10 +146,10 @@ fn bind_unix(path: PathBuf) -> io::Result<UnixListener> {
     }
 }
 
-/// Returns the listener's descriptor, which the listener still owns; -EBADF for null.
+/// Returns the descriptor of the listener, which still owns it, or -EBADF if `listener` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_fd(listener: *const upshift_listener) -> c_int {
-    // SAFETY: by contract the pointer is null or valid.
+    // SAFETY: the caller guarantees that `listener` is null or valid.
     match unsafe { listener.as_ref() } {
         None => -libc::EBADF,
         Some(upshift_listener(Listener::Tcp(listener))) => listener.as_fd().as_raw_fd(),
@@ -153,65 +160,73 @@ pub unsafe extern "C" fn upshift_listener_fd(listener: *const upshift_listener) 
 /// Frees a listener. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_listener_free(listener: *mut upshift_listener) {
-    // SAFETY: the caller owns the listener and gives it away once.
+    // SAFETY: the caller guarantees that the pointer is null or its own listener, which it frees
+    // once.
     unsafe { free(listener) };
 }
 
-/// Waits for a connection: out.handles are its reader and its writer.
+/// Waits for a connection. The result is 0 on success, and `out.handles` are the reader and the
+/// writer of the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_accept(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     listener: *const upshift_listener,
 ) -> c_int {
-    // SAFETY: by contract the pointer is null, or the listener outlives the operation.
+    // SAFETY: the caller guarantees that `listener` is null or outlives the operation.
     let Some(listener): Option<&'static upshift_listener> = (unsafe { listener.as_ref() }) else {
-        // SAFETY: the caller upholds the requirements of this call.
+        // SAFETY: the caller guarantees that `op` is null or has room for an operation.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     };
     // Accepts are rare, and their state is large, so a box keeps every operation small.
-    let accept = Box::pin(async move {
+    let future = Box::pin(async move {
         Ok(match &listener.0 {
             Listener::Tcp(listener) => split_tcp(listener.accept().await?.0),
             Listener::Unix(listener) => split_unix(listener.accept().await?.0),
         })
     });
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, accept) }
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, future) }
 }
 
-/// Connects to `host:port`: out.handles are the connection's reader and writer.
+/// Connects to `host:port`. The result is 0 on success, and `out.handles` are the reader and the
+/// writer of the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_connect_tcp(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     address: *const c_char,
 ) -> c_int {
-    // SAFETY: by contract `address` is null or a C string.
-    let address = unsafe { text(address) };
-    let connect = Box::pin(async move { Ok(split_tcp(TcpStream::connect(address?).await?)) });
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
+    // SAFETY: the caller guarantees that `address` is null or a C string.
+    let address = unsafe { copy_text(address) };
+    let future = Box::pin(async move { Ok(split_tcp(TcpStream::connect(address?).await?)) });
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, future) }
 }
 
-/// Connects to the socket at a path: out.handles are the connection's reader and writer.
+/// Connects to the Unix socket at a path. The result is 0 on success, and `out.handles` are the
+/// reader and the writer of the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_connect_unix(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     path: *const c_char,
 ) -> c_int {
-    // SAFETY: by contract `path` is null or a C string.
-    let path = unsafe { self::path(path) };
-    let connect = Box::pin(async move { Ok(split_unix(UnixStream::connect(path?).await?)) });
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, connect) }
+    // SAFETY: the caller guarantees that `path` is null or a C string.
+    let path = unsafe { copy_path(path) };
+    let future = Box::pin(async move { Ok(split_unix(UnixStream::connect(path?).await?)) });
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Handles>> + Send>>>(op, cx, future) }
 }
 
-/// Adopts a connected stream socket, TCP or Unix: the connection owns the descriptor from the call
-/// on, also on failure. Returns 0 or a negative errno: -EBADF (no open descriptor), -ENOTSOCK,
-/// -EPROTOTYPE (not a stream socket), -EAFNOSUPPORT (neither TCP nor Unix), -EINVAL (a listening
-/// socket). Any thread.
+/// Adopts a connected stream socket, TCP or Unix. The function owns the descriptor from the call
+/// on, also on failure. Returns 0 or a negative errno, such as -EBADF (the descriptor is not open),
+/// -ENOTSOCK, -EPROTOTYPE (the socket is not a stream socket), -EAFNOSUPPORT (the socket is neither
+/// TCP nor Unix), or -EINVAL (the socket listens, or `reader` or `writer` is null). May be called
+/// on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_stream_from_fd(
     fd: c_int,
@@ -219,17 +234,18 @@ pub unsafe extern "C" fn upshift_stream_from_fd(
     writer: *mut *mut upshift_writer,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: the caller gives the descriptor away.
-        let taken = unsafe { take_fd(fd) };
+        // SAFETY: the caller guarantees that it owns the descriptor, which it gives away.
+        let descriptor = unsafe { take_fd(fd) };
         if reader.is_null() || writer.is_null() {
             return -libc::EINVAL;
         }
-        match taken.and_then(adopt_stream) {
-            Ok(Handles(read, write)) => {
-                // SAFETY: by contract `reader` and `writer` have room for a pointer.
+        match descriptor.and_then(adopt_stream) {
+            Ok(Handles(new_reader, new_writer)) => {
+                // SAFETY: neither pointer is null, so the caller guarantees that both have room for
+                // a pointer.
                 unsafe {
-                    reader.write(read.cast());
-                    writer.write(write.cast());
+                    reader.write(new_reader.cast());
+                    writer.write(new_writer.cast());
                 }
                 0
             }
@@ -247,29 +263,30 @@ pub(crate) unsafe fn take_fd(fd: c_int) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is open, and by contract this function is its only owner.
+    // SAFETY: the descriptor is open, and the caller guarantees that this function is its only
+    // owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn adopt_stream(fd: OwnedFd) -> io::Result<Handles> {
-    let refused = |code| Err(io::Error::from_raw_os_error(code));
+    let failure = |code| Err(io::Error::from_raw_os_error(code));
     if socket_option(&fd, libc::SO_TYPE)? != libc::SOCK_STREAM {
-        return refused(libc::EPROTOTYPE);
+        return failure(libc::EPROTOTYPE);
     }
     if socket_option(&fd, libc::SO_ACCEPTCONN)? != 0 {
-        return refused(libc::EINVAL);
+        return failure(libc::EINVAL);
     }
     match socket_option(&fd, libc::SO_DOMAIN)? {
         libc::AF_UNIX => UnixStream::from_std(fd.into()).map(split_unix),
         libc::AF_INET | libc::AF_INET6 => TcpStream::from_std(fd.into()).map(split_tcp),
-        _ => refused(libc::EAFNOSUPPORT),
+        _ => failure(libc::EAFNOSUPPORT),
     }
 }
 
 fn socket_option(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
     let (mut value, mut length): (c_int, libc::socklen_t) = (0, size_of::<c_int>() as _);
     // SAFETY: the pointers are valid for writing the value and its length.
-    let answer = unsafe {
+    let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
@@ -278,7 +295,7 @@ fn socket_option(socket: &OwnedFd, option: c_int) -> io::Result<c_int> {
             &raw mut length,
         )
     };
-    match answer {
+    match status {
         0 => Ok(value),
         _ => Err(io::Error::last_os_error()),
     }

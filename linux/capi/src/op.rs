@@ -9,11 +9,11 @@
 //!                                Done (the runtime no longer needs the memory)
 //! ```
 //!
-//! 1. The starting function writes the future into `state`, polls it once, and returns 1 (ready)
-//!    or 0.
+//! 1. The starting function writes the future into `state`, polls it once, and returns 1 (ready) or
+//!    0.
 //! 2. `upshift_op_poll` polls the future in a later poll of the task, with that poll's token.
-//! 3. `upshift_op_drop` cancels the operation. If the kernel still uses its buffers, the ring keeps
-//!    them.
+//! 3. `upshift_op_drop` cancels the operation, on any thread. If the kernel still uses its buffers,
+//!    the ring keeps them.
 //!
 //! If a function that starts an operation gets a null pointer, the operation is ready at once, with
 //! `-EINVAL`. If `op` itself is null, the function returns `-EINVAL`.
@@ -30,7 +30,7 @@ use std::task::{Context, Poll};
 
 use crate::buf::{Buf, upshift_buf, upshift_bytes};
 use crate::cx::{context, upshift_cx};
-use crate::error::{PANICKED, catch_panic, catch_panic_code, errno, invalid};
+use crate::error::{PANIC_CODE, catch_panic, catch_panic_code, errno, invalid};
 
 /// Number of words of an operation's state.
 pub const UPSHIFT_OP_WORDS: usize = 32;
@@ -51,11 +51,11 @@ pub union upshift_out {
 /// The memory of an operation. Before its first use, only `vtable` must be set, to null.
 #[repr(C)]
 pub struct upshift_op {
-    /// Null while no operation is in progress.
+    /// Null if no operation is in progress.
     pub vtable: *const c_void,
-    /// Set when the operation is ready: a count, 0, or a negative errno.
+    /// The result: a count, 0, or a negative errno. It is set when the operation is ready.
     pub result: i64,
-    /// Set when the operation is ready.
+    /// The other results. They are set when the operation is ready.
     pub out: upshift_out,
     state: [usize; UPSHIFT_OP_WORDS],
 }
@@ -87,21 +87,22 @@ where
 /// Polls the future in `op`. If it is ready, drops it and stores its output.
 ///
 /// # Safety
-/// `op` holds a future of this type.
+/// `op` holds a future of this type, and no other code uses `op` during the call.
 #[inline]
 unsafe fn poll_op<F: Future>(op: *mut upshift_op, cx: &mut Context<'_>) -> Poll<()>
 where
     F::Output: Outcome,
 {
-    // SAFETY: by contract `op` holds an `F`, and the memory does not move before the future is
-    // dropped.
+    // SAFETY: the caller guarantees that `op` holds an `F`, and that `op` is not moved before the
+    // future is dropped.
     let future = unsafe { Pin::new_unchecked(&mut *(&raw mut (*op).state).cast::<F>()) };
     match future.poll(cx) {
         Poll::Pending => Poll::Pending,
         Poll::Ready(output) => {
             // SAFETY: `op` still holds the `F`, which is not used again.
             unsafe { drop_op::<F>(op) };
-            // SAFETY: by contract `op` is valid, and no other code uses it during the call.
+            // SAFETY: the caller guarantees that `op` is valid, and that no other code uses it
+            // during the call.
             output.store(unsafe { &mut *op });
             Poll::Ready(())
         }
@@ -113,8 +114,8 @@ where
 /// # Safety
 /// `op` holds a future of this type, which is gone afterwards.
 unsafe fn drop_op<F>(op: *mut upshift_op) {
-    // SAFETY: by contract `op` holds an `F`. The table is cleared first, so that a value whose drop
-    // panics is not dropped twice.
+    // SAFETY: the caller guarantees that `op` holds an `F`. The table is cleared first, so that a
+    // value whose drop panics is not dropped twice.
     unsafe {
         (*op).vtable = null();
         (&raw mut (*op).state).cast::<F>().drop_in_place();
@@ -124,7 +125,7 @@ unsafe fn drop_op<F>(op: *mut upshift_op) {
 /// Puts a future into `op` without polling it.
 ///
 /// # Safety
-/// `op` is room for an operation, and no operation is in progress in it.
+/// `op` has room for an operation, and no operation is in progress in it.
 #[inline]
 pub(crate) unsafe fn put<F: Future>(op: *mut upshift_op, future: F)
 where
@@ -134,7 +135,8 @@ where
         assert!(size_of::<F>() <= size_of::<[usize; UPSHIFT_OP_WORDS]>());
         assert!(align_of::<F>() <= align_of::<upshift_op>());
     }
-    // SAFETY: by contract `op` has room for the future, and holds none.
+    // SAFETY: the caller guarantees that `op` has room for an operation, and the assertions above
+    // show that the future fits into it.
     unsafe {
         (&raw mut (*op).state).cast::<F>().write(future);
         (*op).vtable = (&raw const *const { &<F as HasVtable>::VTABLE }).cast();
@@ -144,7 +146,7 @@ where
 /// Puts a future into `op` and polls it once. Returns 1 if it is ready, else 0.
 ///
 /// # Safety
-/// The contract of [`put`]; the token belongs to the current poll.
+/// `op` is null, or fulfils the contract of [`put`]. `cx` is null, or belongs to the current poll.
 #[inline]
 pub(crate) unsafe fn start<F: Future>(op: *mut upshift_op, cx: *mut upshift_cx, future: F) -> c_int
 where
@@ -155,10 +157,11 @@ where
     }
     if cx.is_null() {
         drop(future);
-        // SAFETY: by contract `op` is null, or room for an operation that has not begun.
+        // SAFETY: the caller guarantees that `op` has room for an operation.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: neither pointer is null, so the caller guarantees that `op` has room for an
+    // operation, and that `cx` belongs to the current poll.
     unsafe {
         put(op, future);
         run_poll(op, || poll_op::<F>(op, context(cx)))
@@ -168,13 +171,13 @@ where
 /// Completes an operation that has not begun. Returns 1, or -EINVAL if `op` is null.
 ///
 /// # Safety
-/// `op` is null, or room for an operation, and no operation is in progress in it.
+/// `op` is null, or fulfils the contract of [`put`].
 #[cold]
 pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int {
     if op.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: `op` is not null, so by contract it is room for an operation.
+    // SAFETY: `op` is not null, so the caller guarantees that it has room for an operation.
     unsafe {
         (*op).vtable = null();
         (*op).out.words = [0; 8];
@@ -187,30 +190,32 @@ pub(crate) unsafe fn finish(op: *mut upshift_op, outcome: impl Outcome) -> c_int
 /// operation.
 ///
 /// # Safety
-/// The caller owns `op`.
+/// `op` belongs to the caller, and its table is null or fits its state.
 #[inline]
 unsafe fn run_poll(op: *mut upshift_op, poll: impl FnOnce() -> Poll<()>) -> c_int {
     let ready = catch_panic_code(|| c_int::from(poll().is_ready()));
-    if ready != PANICKED {
+    if ready != PANIC_CODE {
         return ready;
     }
-    // SAFETY: by contract `op` is the caller's, so it may be dropped and completed here.
+    // SAFETY: the caller guarantees that `op` belongs to it and that its table is null or fits its
+    // state, so the operation may be dropped and completed here.
     unsafe {
         upshift_op_drop(op);
-        (*op).result = i64::from(PANICKED);
+        (*op).result = i64::from(PANIC_CODE);
         (*op).out.words = [0; 8];
     }
     1
 }
 
-/// Polls an operation that was not ready. Returns 1 if it is ready, else 0; -EINVAL for null.
-/// Called in a poll of the task.
+/// Polls an operation that was not ready. Returns 1 if it is ready, 0 if it is not, or -EINVAL if
+/// `op` or `cx` is null. May be called only in a poll of the task, with the token of that poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_cx) -> c_int {
     if op.is_null() || cx.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: by contract `op` is the caller's, and its table is null or fits its state.
+    // SAFETY: the caller guarantees that `op` belongs to it, that its table is null or was set when
+    // the operation was started, and that `cx` belongs to the current poll.
     unsafe {
         let Some(vtable) = (*op).vtable.cast::<Vtable>().as_ref() else {
             return 1;
@@ -220,15 +225,17 @@ pub unsafe extern "C" fn upshift_op_poll(op: *mut upshift_op, cx: *mut upshift_c
 }
 
 /// Ends an operation. An operation in progress is cancelled, and its buffers are released when the
-/// kernel is done with them. Does nothing for null. Any thread.
+/// kernel no longer uses them. Does nothing for null. May be called on any thread, but not during a
+/// poll of the operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_op_drop(op: *mut upshift_op) {
     if op.is_null() {
         return;
     }
-    // SAFETY: by contract `op` is the caller's, and its table is null or fits its state.
+    // SAFETY: the caller guarantees that `op` belongs to it, and that its table is null or was set
+    // when the operation was started.
     if let Some(vtable) = unsafe { (*op).vtable.cast::<Vtable>().as_ref() } {
-        // SAFETY: as above.
+        // SAFETY: the table is not null, so it fits the state of `op`.
         catch_panic(|| unsafe { (vtable.drop)(op) });
     }
 }

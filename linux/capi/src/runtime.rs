@@ -10,7 +10,7 @@ use upshift::{Board, Driver, Handle, Level, Preemption, Runtime};
 use crate::error::{catch_panic_code, errno, free};
 use crate::task::{Foreign, upshift_task};
 
-/// A runtime. The thread that creates it also uses and frees it.
+/// A runtime. Only the thread that created it may use and free it.
 pub struct upshift_runtime {
     runtime: Runtime,
     thread: ThreadId,
@@ -22,52 +22,58 @@ impl upshift_runtime {
     }
 }
 
-/// A handle to a runtime. Any thread, several at once.
+/// A handle to a runtime. It may be used on any thread, and on several threads at the same time.
 pub struct upshift_handle(pub(crate) Handle);
 
-/// Settings of a runtime. Initialise all with `upshift_config_init`, then change single settings.
+/// Settings of a runtime. `upshift_config_init` sets the defaults, of which single settings can
+/// then be changed.
 #[repr(C)]
 pub struct upshift_config {
-    /// Number of vCPUs; 0: one per CPU.
+    /// Number of vCPUs, or 0 for one per CPU.
     pub vcpus: u32,
     /// Maximum number of threads for blocking functions.
     pub blocking_threads: u32,
     /// Level of the task of `upshift_runtime_block_on`.
     pub main_level: u32,
-    /// Preemption of polls: 0 off, 1 if the kernel supports it, 2 required.
+    /// Preemption of polls: 0 for none, 1 for preemption if the kernel supports it, or 2 if it is
+    /// required.
     pub preemption: u32,
-    /// Use of the machine's daemon: 0 off, 1 if there is one, 2 required.
+    /// Use of the machine's daemon: 0 for none, 1 for the daemon if there is one, or 2 if it is
+    /// required.
     pub board: u32,
-    /// Driver of I/O: 0 the value of the environment variable UPSHIFT_DRIVER, or the best that
-    /// works; 1 io_uring; 2 epoll, and threads for files.
+    /// I/O driver: 1 for io_uring, 2 for epoll with threads for files, or 0 for the value of the
+    /// environment variable UPSHIFT_DRIVER or, without that variable, the best driver that works.
     pub driver: u32,
-    /// Percent of each vCPU's time for the levels from `floor_level` on; 0: strict priority.
+    /// Percentage of each vCPU's time that `floor_level` and the less urgent levels keep, or 0 for
+    /// strict priority.
     pub floor_percent: u32,
-    /// Most urgent level that shares `floor_percent`.
+    /// Most urgent of the levels that share `floor_percent`.
     pub floor_level: u32,
-    /// Number of receive buffers per vCPU and receiving level, a power of two. Set this and
-    /// `buffer_size` together; both 0: the defaults.
+    /// Number of receive buffers per vCPU and receiving level: a power of two, or 0 for the
+    /// default. Either both `buffers` and `buffer_size` are 0, or neither is.
     pub buffers: u32,
-    /// Bytes of a receive buffer; see `buffers`.
+    /// Size of a receive buffer in bytes, or 0 for the default; see `buffers`.
     pub buffer_size: u32,
-    /// Longest time of a poll while a coroutine of equal level waits, ns; 0: the default.
+    /// Longest time of a poll while a coroutine of equal level waits, in nanoseconds, or 0 for the
+    /// default.
     pub quantum_ns: u64,
-    /// Time that a vCPU spins before it sleeps, ns; UINT64_MAX: the default.
+    /// Time that a vCPU spins before it sleeps, in nanoseconds, or UINT64_MAX for the default.
     pub spin_ns: u64,
-    /// Longest time that completions wait while coroutines are ready, ns; 0: the default.
+    /// Longest time that completions wait while coroutines are ready, in nanoseconds, or 0 for the
+    /// default.
     pub reap_interval_ns: u64,
-    /// Seed of the test mode that shuffles coroutines of equal level and makes every other poll
-    /// yield, at random; 0: off.
+    /// Seed of the test mode that shuffles coroutines of equal level and makes half of all polls
+    /// yield, at random, or 0 to turn this mode off.
     pub chaos: u64,
-    /// CPUs to pin the vCPUs to; `pins_len` entries.
+    /// Array of the CPUs to which the vCPUs are pinned, with `pins_len` entries.
     pub pins: *const u32,
     /// Number of entries of `pins`.
     pub pins_len: usize,
-    /// Name of the threads; null: upshift.
+    /// Name of the threads, or null for "upshift".
     pub name: *const c_char,
 }
 
-/// Sets all settings to their defaults. Does nothing for null.
+/// Sets all settings to their defaults. Does nothing for null. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
     let defaults = upshift_config {
@@ -90,7 +96,7 @@ pub unsafe extern "C" fn upshift_config_init(config: *mut upshift_config) {
         name: null(),
     };
     if !config.is_null() {
-        // SAFETY: by contract `config` has room for the settings.
+        // SAFETY: `config` is not null, so the caller guarantees that it has room for the settings.
         unsafe { config.write(defaults) };
     }
 }
@@ -103,7 +109,7 @@ fn level_of(number: u32) -> Result<Level, c_int> {
 /// Builds a runtime with these settings.
 ///
 /// # Safety
-/// `config` is filled as its comments say.
+/// `pins` is null, or has `pins_len` entries. `name` is null, or a C string.
 unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     let mut builder = Runtime::builder();
     if config.vcpus != 0 {
@@ -158,12 +164,12 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
         if config.pins.is_null() {
             return Err(-libc::EINVAL);
         }
-        // SAFETY: by contract the array has `pins_len` entries.
+        // SAFETY: `pins` is not null, so the caller guarantees that it has `pins_len` entries.
         let pins = unsafe { std::slice::from_raw_parts(config.pins, config.pins_len) };
         builder = builder.pin(pins.iter().map(|cpu| *cpu as usize));
     }
     if !config.name.is_null() {
-        // SAFETY: by contract the pointer is a C string.
+        // SAFETY: `name` is not null, so the caller guarantees that it is a C string.
         let name = unsafe { CStr::from_ptr(config.name) };
         builder = builder.name(name.to_string_lossy());
     }
@@ -174,9 +180,10 @@ unsafe fn build(config: &upshift_config) -> Result<Runtime, c_int> {
     })
 }
 
-/// Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0;
-/// -EINVAL for an invalid setting, or for a setting without another setting that it depends on; or
-/// the negative errno of another failure, whose reason is printed on standard error.
+/// Creates a runtime with these settings, or with the defaults if `config` is null. Returns 0,
+/// -EINVAL if `runtime` is null, or if a setting is invalid or lacks another setting that it
+/// depends on, or the negative errno of another failure, the reason of which is printed on standard
+/// error. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_new(
     config: *const upshift_config,
@@ -187,22 +194,24 @@ pub unsafe extern "C" fn upshift_runtime_new(
     }
     catch_panic_code(|| {
         let mut defaults = std::mem::MaybeUninit::uninit();
-        // SAFETY: by contract `config` is null, or filled as its comments say.
-        let built = unsafe {
+        // SAFETY: the caller guarantees that `config` is null or filled as its comments say.
+        // `upshift_config_init` initialises `defaults`.
+        let result = unsafe {
             let config = config.as_ref().unwrap_or_else(|| {
                 upshift_config_init(defaults.as_mut_ptr());
                 defaults.assume_init_ref()
             });
             build(config)
         };
-        match built {
-            Ok(built) => {
-                let built = Box::into_raw(Box::new(upshift_runtime {
-                    runtime: built,
+        match result {
+            Ok(runtime_value) => {
+                let new_runtime = Box::into_raw(Box::new(upshift_runtime {
+                    runtime: runtime_value,
                     thread: std::thread::current().id(),
                 }));
-                // SAFETY: by contract `runtime` has room for a pointer.
-                unsafe { runtime.write(built) };
+                // SAFETY: `runtime` is not null, so the caller guarantees that it has room for a
+                // pointer.
+                unsafe { runtime.write(new_runtime) };
                 0
             }
             Err(code) => code,
@@ -212,9 +221,10 @@ pub unsafe extern "C" fn upshift_runtime_new(
 
 /// Runs a task as the main coroutine on the calling thread until it finishes. If the function
 /// returns 0, `*data` is the finished task's data, which the caller must destroy. If it returns a
-/// negative errno, the task has been dropped (-ECANCELED: the main coroutine was cancelled by its
-/// id; -EPERM: another thread has created the runtime; -EINVAL: a null pointer, or no poll
-/// function; -ENOTRECOVERABLE: called in a coroutine, or Rust code in the task has panicked).
+/// negative errno, the task has been dropped and the errno says why: -ECANCELED if the main
+/// coroutine was cancelled by its id, -EPERM if another thread created the runtime, -EINVAL if a
+/// pointer is null or the task has no poll function, or -ENOTRECOVERABLE if the function is called
+/// in a coroutine or if Rust code in the task has panicked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_block_on(
     runtime: *mut upshift_runtime,
@@ -222,7 +232,8 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
     data: *mut *mut c_void,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the pointer is null or valid.
+        // SAFETY: the caller guarantees that `runtime` is null or valid, and that the functions of
+        // the task accept its data, and gives the task away.
         let (runtime, future) = unsafe { (runtime.as_ref(), Foreign::new(task)) };
         let (Some(runtime), true) = (runtime, future.can_be_polled() && !data.is_null()) else {
             return -libc::EINVAL;
@@ -233,28 +244,28 @@ pub unsafe extern "C" fn upshift_runtime_block_on(
         let Ok(frame) = runtime.runtime.try_block_on(future) else {
             return -libc::ECANCELED;
         };
-        // SAFETY: by contract `data` has room for a pointer.
+        // SAFETY: `data` is not null, so the caller guarantees that it has room for a pointer.
         unsafe { data.write(frame.into_data()) };
         0
     })
 }
 
-/// Cancels every coroutine, waits for the kernel's operations, and ends the threads. Does nothing
-/// for null. In a coroutine, or on a thread that has not created the runtime, the function only
-/// prints an error on standard error: the runtime continues.
+/// Frees a runtime: cancels every coroutine, waits for the kernel's operations, and ends the
+/// threads. Does nothing for null. In a coroutine, or on a thread that did not create the runtime,
+/// the function only prints an error on standard error, and the runtime continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_free(runtime: *mut upshift_runtime) {
-    // SAFETY: by contract the pointer is null or the caller's runtime.
-    let Some(freed) = (unsafe { runtime.as_ref() }) else {
+    // SAFETY: the caller guarantees that `runtime` is null or its own runtime.
+    let Some(runtime_ref) = (unsafe { runtime.as_ref() }) else {
         return;
     };
-    if !freed.is_on_creating_thread() || upshift::get_cid().is_some() {
+    if !runtime_ref.is_on_creating_thread() || upshift::get_cid().is_some() {
         eprintln!(
             "upshift: this runtime continues to run: free it outside of coroutines, on the thread that created it"
         );
         return;
     }
-    // SAFETY: the caller owns the runtime and gives it away once.
+    // SAFETY: the caller guarantees that it owns the runtime and frees it once.
     unsafe { free(runtime) };
 }
 
@@ -262,42 +273,45 @@ fn into_raw_handle(handle: Handle) -> *mut upshift_handle {
     Box::into_raw(Box::new(upshift_handle(handle)))
 }
 
-/// Creates a handle to a runtime; null for null.
+/// Creates a handle to a runtime. Returns null if `runtime` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_runtime_handle(
     runtime: *const upshift_runtime,
 ) -> *mut upshift_handle {
-    // SAFETY: by contract the pointer is null or valid.
+    // SAFETY: the caller guarantees that `runtime` is null or valid.
     unsafe { runtime.as_ref() }.map_or(std::ptr::null_mut(), |runtime| {
         into_raw_handle(runtime.runtime.handle())
     })
 }
 
-/// Creates a handle to the runtime of the calling coroutine; null outside a coroutine.
+/// Creates a handle to the runtime of the calling coroutine or blocking function. Returns null
+/// outside of both. May be called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_handle_current() -> *mut upshift_handle {
     Handle::current().map_or(std::ptr::null_mut(), into_raw_handle)
 }
 
-/// Clones a handle; null for null. Any thread.
+/// Clones a handle. Returns null if `handle` is null. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_handle_clone(
     handle: *const upshift_handle,
 ) -> *mut upshift_handle {
-    // SAFETY: by contract the pointer is null or valid.
+    // SAFETY: the caller guarantees that `handle` is null or valid.
     unsafe { handle.as_ref() }.map_or(std::ptr::null_mut(), |handle| {
         into_raw_handle(handle.0.clone())
     })
 }
 
-/// Frees a handle. Does nothing for null. Any thread.
+/// Frees a handle. Does nothing for null. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_handle_free(handle: *mut upshift_handle) {
-    // SAFETY: the caller owns the handle and gives it away once.
+    // SAFETY: the caller guarantees that the pointer is null or its own handle, which it frees
+    // once.
     unsafe { free(handle) };
 }
 
-/// Adds a vCPU to the caller's runtime. Returns its index, or a negative errno.
+/// Adds a vCPU to the caller's runtime. Returns the index of the vCPU, or a negative errno, which
+/// is -EIO outside of coroutines and blocking functions. May be called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_alloc_cpu() -> c_int {
     catch_panic_code(|| {
@@ -305,8 +319,9 @@ pub extern "C" fn upshift_alloc_cpu() -> c_int {
     })
 }
 
-/// Releases the vCPU of the caller's runtime that was added last. Returns its index, or a negative
-/// errno.
+/// Releases the vCPU that was added last to the caller's runtime. Returns the index of the vCPU,
+/// -EINVAL if no vCPU can be released, or -EIO outside of coroutines and blocking functions. May be
+/// called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_release_cpu() -> c_int {
     catch_panic_code(|| {

@@ -16,10 +16,10 @@ use std::task::{Context, Poll};
 use upshift::{CoroutineId, JoinHandle, Level, Priority, SpawnError};
 
 use crate::cx::{context, token, upshift_cx};
-use crate::error::{PANICKED, catch_panic, catch_panic_code, errno, refusal};
+use crate::error::{PANIC_CODE, catch_panic, catch_panic_code, errno, refusal};
 use crate::runtime::upshift_handle;
 
-/// The level of the spawner.
+/// The level of the coroutine that spawns, or UPSHIFT_LEVEL_NORMAL outside a coroutine.
 pub const UPSHIFT_INHERIT: c_int = -1;
 /// Level of short work that must not wait.
 pub const UPSHIFT_LEVEL_URGENT: c_int = 0;
@@ -34,11 +34,11 @@ pub const UPSHIFT_LEVEL_BACKGROUND: c_int = 63;
 /// An id that no coroutine has.
 pub const UPSHIFT_NO_CID: u64 = u64::MAX;
 
-/// A coroutine of another language. Its functions are called one at a time, on any thread of the
-/// runtime, and do not throw.
+/// A coroutine of another language. Its functions are called one at a time, on any thread. They
+/// must not throw.
 #[repr(C)]
 pub struct upshift_task {
-    /// Argument of the functions.
+    /// Argument of the two functions.
     pub data: *mut c_void,
     /// Continues the task. Returns 0 if the task waits (it has polled an operation with `cx`, which
     /// wakes it), or 1 if it has finished. After 1 the function is not called again.
@@ -50,7 +50,7 @@ pub struct upshift_task {
 /// An owned task. Dropping the frame destroys the task.
 pub(crate) struct Frame(upshift_task);
 
-// SAFETY: the contract of `upshift_task` lets any thread call the functions, one at a time.
+// SAFETY: the caller of the ABI guarantees that any thread may call the functions, one at a time.
 unsafe impl Send for Frame {}
 
 impl Frame {
@@ -63,7 +63,8 @@ impl Frame {
 impl Drop for Frame {
     fn drop(&mut self) {
         if let Some(drop) = self.0.drop {
-            // SAFETY: by contract the function accepts the data, and it is called once.
+            // SAFETY: the caller of the ABI guarantees that the function accepts the data. It is
+            // called once.
             unsafe { drop(self.0.data) };
         }
     }
@@ -75,7 +76,7 @@ impl Foreign {
     /// Takes ownership of a task.
     ///
     /// # Safety
-    /// The contract of [`upshift_task`].
+    /// The functions of the task accept its data, on any thread, and the task is given away.
     pub(crate) unsafe fn new(task: upshift_task) -> Foreign {
         Foreign(Some(Frame(task)))
     }
@@ -88,7 +89,8 @@ impl Foreign {
     pub(crate) fn run_once(mut self) -> Frame {
         let frame = self.0.take().expect("not polled before");
         let poll = frame.0.poll.expect("a task has a function that polls it");
-        // SAFETY: by contract the function accepts the data, and the task needs no token.
+        // SAFETY: the caller of the ABI guarantees that the function accepts the data and, in a
+        // blocking task, a null token.
         unsafe { poll(frame.0.data, std::ptr::null_mut()) };
         frame
     }
@@ -101,8 +103,8 @@ impl Future for Foreign {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Frame> {
         let frame = self.0.as_ref().expect("not polled after its end");
         let poll = frame.0.poll.expect("a task has a function that polls it");
-        // SAFETY: by contract the function accepts the data and the token, and polls do not
-        // overlap.
+        // SAFETY: the caller of the ABI guarantees that the function accepts the data. The token
+        // belongs to this poll, and polls do not overlap.
         if unsafe { poll(frame.0.data, token(cx)) } == 0 {
             return Poll::Pending;
         }
@@ -110,15 +112,16 @@ impl Future for Foreign {
     }
 }
 
-/// A handle: the right to the result of a coroutine. The holder owns it, and may move it by copying
-/// its words. If all words are 0, as after its use, there is no handle. One thread at a time.
+/// A handle to the result of a coroutine. The holder owns the handle, and may move it by copying
+/// its words. If all words are 0, as after its use, there is no handle. It may be used on any
+/// thread, but not on several threads at the same time.
 #[repr(C)]
 pub struct upshift_join {
     words: [usize; 4],
 }
 
 /// Index of the word that says whether the other words contain a handle.
-const HELD: usize = 3;
+const PRESENCE: usize = 3;
 
 // cbindgen needs literals, so these checks compare the constants above with the levels.
 const _: () = {
@@ -131,7 +134,7 @@ const _: () = {
 
 type Join = JoinHandle<Frame>;
 
-const _: () = assert!(size_of::<Join>() <= HELD * size_of::<usize>());
+const _: () = assert!(size_of::<Join>() <= PRESENCE * size_of::<usize>());
 const _: () = assert!(align_of::<Join>() <= align_of::<upshift_join>());
 
 /// Converts a level of the ABI: 0 to 63, or [`UPSHIFT_INHERIT`].
@@ -143,14 +146,17 @@ pub(crate) fn priority(level: c_int) -> Option<Priority> {
     Some(Priority::At(level))
 }
 
-/// Writes a join handle, or detaches the coroutine if there is no room for a handle.
+/// Writes a join handle, or detaches the coroutine if `join` is null.
+///
+/// # Safety
+/// `join` is null, or has room for a handle.
 pub(crate) unsafe fn store_join(
     join: *mut upshift_join,
-    spawned: Result<Join, SpawnError>,
+    result: Result<Join, SpawnError>,
 ) -> c_int {
-    match spawned {
+    match result {
         Ok(handle) if join.is_null() => handle.detach(),
-        // SAFETY: the pointer is not null, so by contract it has room for a handle.
+        // SAFETY: `join` is not null, so the caller guarantees that it has room for a handle.
         Ok(handle) => unsafe {
             join.write(upshift_join {
                 words: [0, 0, 0, 1],
@@ -165,17 +171,19 @@ pub(crate) unsafe fn store_join(
 /// Returns the handle, if there is one.
 ///
 /// # Safety
-/// The pointer is null, or its handle is empty or valid.
+/// `join` is null, or points to an empty or valid handle.
 #[inline]
 unsafe fn as_join<'a>(join: *const upshift_join) -> Option<&'a Join> {
-    // SAFETY: by contract the words are all 0, or contain a handle.
-    unsafe { (join.as_ref()?.words[HELD] != 0).then(|| &*join.cast::<Join>()) }
+    // SAFETY: the caller guarantees that `join` is null, or that its words are all 0 or contain a
+    // handle.
+    unsafe { (join.as_ref()?.words[PRESENCE] != 0).then(|| &*join.cast::<Join>()) }
 }
 
-/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or of
-/// the caller if `handle` is null. If `join` is null, the coroutine is detached. The function owns
-/// the task, also on failure. Returns 0, -EINVAL (an invalid level, or no poll function), -ENOMEM,
-/// -ESHUTDOWN, or -ENXIO (no runtime on this thread). Any thread.
+/// Starts a coroutine at a level (0 to 63, or UPSHIFT_INHERIT), in the runtime of `handle`, or in
+/// the caller's runtime if `handle` is null. If `join` is null, the coroutine is detached. The
+/// function owns the task, also on failure. Returns 0, -EINVAL (the level is invalid, or the task
+/// has no poll function), -ENOMEM, -ESHUTDOWN (the runtime shuts down), or -ENXIO (`handle` is null
+/// outside of coroutines and blocking functions). May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_spawn(
     handle: *const upshift_handle,
@@ -184,26 +192,28 @@ pub unsafe extern "C" fn upshift_spawn(
     join: *mut upshift_join,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the task is valid, and the caller gives it away.
+        // SAFETY: the caller guarantees that the functions of the task accept its data, and gives
+        // the task away.
         let future = unsafe { Foreign::new(task) };
         let (Some(priority), true) = (priority(level), future.can_be_polled()) else {
             return -libc::EINVAL;
         };
-        // SAFETY: by contract the pointer is null or a valid handle.
-        let spawned = match unsafe { handle.as_ref() } {
+        // SAFETY: the caller guarantees that `handle` is null or valid.
+        let result = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.spawn(future, priority),
             None => upshift::try_spawn(future, priority),
         };
-        // SAFETY: the caller upholds the requirements of this call.
-        unsafe { store_join(join, spawned) }
+        // SAFETY: the caller guarantees that `join` is null or has room for a handle.
+        unsafe { store_join(join, result) }
     })
 }
 
 /// Waits for a coroutine, in a poll of a task, and lends it the waiter's level. Returns 0 if the
-/// coroutine has not finished; 1 if it has, and `*data` is the data of its task, which the caller
-/// must destroy; -ECANCELED if it was cancelled; -ENOTRECOVERABLE if Rust code in it has panicked;
-/// -EINVAL if there is no handle, or a pointer is null. The handle is used up unless the result is
-/// 0.
+/// coroutine has not finished, and wakes the task when it has. Returns 1 if the coroutine has
+/// finished: `*data` is then the data of its task, which the caller must destroy. Returns
+/// -ECANCELED if it was cancelled, -ENOTRECOVERABLE if Rust code in it has panicked, or -EINVAL if
+/// there is no handle or a pointer is null. After 1, -ECANCELED and -ENOTRECOVERABLE there is no
+/// handle any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_poll(
     join: *mut upshift_join,
@@ -211,13 +221,13 @@ pub unsafe extern "C" fn upshift_join_poll(
     data: *mut *mut c_void,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the handle is empty or valid.
+        // SAFETY: the caller guarantees that `join` is null, or points to an empty or valid handle.
         if unsafe { as_join(join) }.is_none() || cx.is_null() || data.is_null() {
             return -libc::EINVAL;
         }
         // SAFETY: `join` contains a handle.
         let handle = unsafe { &mut *join.cast::<Join>() };
-        // SAFETY: by contract the token belongs to this poll.
+        // SAFETY: `cx` is not null, so the caller guarantees that it belongs to the current poll.
         let result = match Pin::new(&mut *handle).poll(unsafe { context(cx) }) {
             Poll::Pending => return 0,
             Poll::Ready(result) => result,
@@ -226,12 +236,13 @@ pub unsafe extern "C" fn upshift_join_poll(
         unsafe { free_join(join) };
         match result {
             Ok(frame) => {
-                // SAFETY: by contract `data` has room for a pointer.
+                // SAFETY: `data` is not null, so the caller guarantees that it has room for a
+                // pointer.
                 unsafe { data.write(frame.into_data()) };
                 1
             }
             Err(error) if error.is_cancelled() => -libc::ECANCELED,
-            Err(_) => PANICKED,
+            Err(_) => PANIC_CODE,
         }
     })
 }
@@ -241,78 +252,84 @@ pub unsafe extern "C" fn upshift_join_poll(
 /// # Safety
 /// `join` contains a handle, which the caller owns.
 unsafe fn free_join(join: *mut upshift_join) {
-    // SAFETY: by contract there is a handle. The word that says so is cleared first, so that the
-    // handle is freed once.
+    // SAFETY: the caller guarantees that `join` contains a handle. The word that says so is cleared
+    // first, so that the handle is freed once.
     unsafe {
-        (*join).words[HELD] = 0;
+        (*join).words[PRESENCE] = 0;
         join.cast::<Join>().drop_in_place();
         (*join).words = [0; 4];
     }
 }
 
-/// Returns the id of a coroutine, or UPSHIFT_NO_CID.
+/// Returns the id of the coroutine, or UPSHIFT_NO_CID if there is no handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cid(join: *const upshift_join) -> u64 {
-    // SAFETY: by contract the handle is empty or valid.
+    // SAFETY: the caller guarantees that `join` is null, or points to an empty or valid handle.
     unsafe { as_join(join) }.map_or(UPSHIFT_NO_CID, |join| join.id().to_u64())
 }
 
-/// Returns 1 if the coroutine has exited, or if there is no handle; else 0.
+/// Returns 1 if the coroutine has exited or if there is no handle, or else 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_is_finished(join: *const upshift_join) -> c_int {
-    // SAFETY: by contract the handle is empty or valid.
+    // SAFETY: the caller guarantees that `join` is null, or points to an empty or valid handle.
     c_int::from(unsafe { as_join(join) }.is_none_or(Join::is_finished))
 }
 
-/// Cancels the coroutine: its task is dropped when it is next due, not within a poll.
+/// Cancels the coroutine: its task is dropped when it is next due, not within a poll. Does nothing
+/// if there is no handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_cancel(join: *const upshift_join) {
-    // SAFETY: by contract the handle is empty or valid.
+    // SAFETY: the caller guarantees that `join` is null, or points to an empty or valid handle.
     if let Some(join) = unsafe { as_join(join) } {
         catch_panic(|| join.cancel());
     }
 }
 
-/// Frees the handle and sets its words to 0: the coroutine continues, and its result is dropped.
+/// Frees the handle and sets its words to 0. The coroutine continues, and its result is dropped.
 /// Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_join_free(join: *mut upshift_join) {
-    // SAFETY: by contract the handle is empty or valid.
+    // SAFETY: the caller guarantees that `join` is null, or points to an empty or valid handle.
     if unsafe { as_join(join) }.is_some() {
-        // SAFETY: the caller owns the handle.
+        // SAFETY: `join` contains a handle, which belongs to the caller.
         catch_panic(|| unsafe { free_join(join) });
     }
 }
 
-/// Returns the id of the calling coroutine, or UPSHIFT_NO_CID outside a coroutine.
+/// Returns the id of the calling coroutine, or UPSHIFT_NO_CID outside a coroutine. May be called on
+/// any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_get_cid() -> u64 {
     upshift::get_cid().map_or(UPSHIFT_NO_CID, CoroutineId::to_u64)
 }
 
-/// Returns the effective level of the calling coroutine, or -ENXIO outside a coroutine.
+/// Returns the effective level of the calling coroutine, or -ENXIO outside a coroutine. May be
+/// called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_current_level() -> c_int {
     upshift::current_level().map_or(-libc::ENXIO, |level| c_int::from(level.get()))
 }
 
 /// Wakes a coroutine of the runtime of `handle`, or of the caller's runtime if `handle` is null.
-/// Returns 0, or -ESRCH if the coroutine has exited. Any thread with a handle.
+/// Returns 0, or -ESRCH if the coroutine has exited. With a handle the function may be called on
+/// any thread. Without one it returns -ESRCH outside of coroutines and blocking functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_wake(handle: *const upshift_handle, cid: u64) -> c_int {
     catch_panic_code(|| {
         let id = CoroutineId::from_u64(cid);
-        // SAFETY: by contract the pointer is null or a valid handle.
-        let woken = match unsafe { handle.as_ref() } {
+        // SAFETY: the caller guarantees that `handle` is null or valid.
+        let result = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.wake(id),
             None => upshift::wake(id),
         };
-        woken.map_or(-libc::ESRCH, |()| 0)
+        result.map_or(-libc::ESRCH, |()| 0)
     })
 }
 
-/// Changes the level of a coroutine, in any state, in constant time. Returns 0, -ESRCH if the
-/// coroutine has exited, or -EINVAL for a level beyond 63. Any thread with a handle.
+/// Changes the level of a coroutine in any state, in constant time. `handle` has the same meaning
+/// as in `upshift_wake`. Returns 0, -ESRCH if the coroutine has exited, or -EINVAL if `level` is
+/// not between 0 and 63. With a handle the function may be called on any thread. Without one it
+/// returns -ESRCH outside of coroutines and blocking functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reprio(
     handle: *const upshift_handle,
@@ -324,29 +341,31 @@ pub unsafe extern "C" fn upshift_reprio(
             return -libc::EINVAL;
         };
         let id = CoroutineId::from_u64(cid);
-        // SAFETY: by contract the pointer is null or a valid handle.
-        let moved = match unsafe { handle.as_ref() } {
+        // SAFETY: the caller guarantees that `handle` is null or valid.
+        let result = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.reprio(id, level),
             None => upshift::reprio(id, level),
         };
-        moved.map_or(-libc::ESRCH, |()| 0)
+        result.map_or(-libc::ESRCH, |()| 0)
     })
 }
 
-/// Cancels a coroutine: its task is dropped when it is next due. Returns 0, -ESRCH if the coroutine
-/// has exited, or -EIO if `handle` is null outside a runtime. Any thread with a handle.
+/// Cancels a coroutine: its task is dropped when it is next due, not within a poll. `handle` has
+/// the same meaning as in `upshift_wake`. Returns 0, or -ESRCH if the coroutine has exited. With a
+/// handle the function may be called on any thread. Without one it returns -EIO outside of
+/// coroutines and blocking functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_cancel(handle: *const upshift_handle, cid: u64) -> c_int {
     catch_panic_code(|| {
         let id = CoroutineId::from_u64(cid);
-        // SAFETY: by contract the pointer is null or a valid handle.
-        let cancelled = match unsafe { handle.as_ref() } {
+        // SAFETY: the caller guarantees that `handle` is null or valid.
+        let result = match unsafe { handle.as_ref() } {
             Some(handle) => handle.0.cancel(id),
             None => match upshift::Handle::current() {
                 Ok(handle) => handle.cancel(id),
                 Err(error) => return errno(&error),
             },
         };
-        cancelled.map_or(-libc::ESRCH, |()| 0)
+        result.map_or(-libc::ESRCH, |()| 0)
     })
 }

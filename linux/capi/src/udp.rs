@@ -11,21 +11,22 @@ use upshift::net::UdpSocket;
 use crate::buf::{borrow_slice, borrow_slice_mut, is_valid_slice};
 use crate::cx::upshift_cx;
 use crate::error::{catch_panic_code, errno, free, invalid, look_up};
-use crate::net::text;
+use crate::net::copy_text;
 use crate::op::{Outcome, finish, start, upshift_op};
 
-/// A UDP socket. Any thread, several at once.
+/// A UDP socket. It may be used on any thread, and on several threads at the same time. The caller
+/// must not free it before all operations on it have ended.
 pub struct upshift_udp(UdpSocket);
 
 /// An internet address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct upshift_addr {
-    /// Version of the protocol: 4 or 6.
+    /// Version of the internet protocol: 4 or 6.
     pub version: u16,
     /// The port, in host byte order.
     pub port: u16,
-    /// The scope id of an IPv6 address that needs one; else 0.
+    /// The scope id of an IPv6 address that needs one, or 0.
     pub scope: u32,
     /// The address in network byte order: 4 or 16 bytes.
     pub ip: [u8; 16],
@@ -63,7 +64,8 @@ impl From<upshift_addr> for SocketAddr {
     }
 }
 
-/// Binds `host:port`. Returns 0 or a negative errno. Any thread.
+/// Creates a socket that is bound to `host:port`. The lookup of a host name blocks the thread.
+/// Returns 0 or a negative errno. May be called on any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_bind(
     address: *const c_char,
@@ -73,13 +75,14 @@ pub unsafe extern "C" fn upshift_udp_bind(
         return -libc::EINVAL;
     }
     catch_panic_code(|| {
-        // SAFETY: by contract `address` is null or a C string.
-        let address = unsafe { text(address) }.and_then(|address| look_up(&address));
+        // SAFETY: the caller guarantees that `address` is null or a C string.
+        let address = unsafe { copy_text(address) }.and_then(|address| look_up(&address));
         match address.and_then(|addresses| UdpSocket::bind(&*addresses)) {
-            Ok(bound) => {
-                let bound = Box::into_raw(Box::new(upshift_udp(bound)));
-                // SAFETY: by contract `socket` has room for a pointer.
-                unsafe { socket.write(bound) };
+            Ok(udp_socket) => {
+                let new_socket = Box::into_raw(Box::new(upshift_udp(udp_socket)));
+                // SAFETY: `socket` is not null, so the caller guarantees that it has room for a
+                // pointer.
+                unsafe { socket.write(new_socket) };
                 0
             }
             Err(error) => errno(&error),
@@ -87,28 +90,29 @@ pub unsafe extern "C" fn upshift_udp_bind(
     })
 }
 
-/// Returns the socket's descriptor, which the socket still owns; -EBADF for null.
+/// Returns the descriptor of the socket, which still owns it, or -EBADF if `socket` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_fd(socket: *const upshift_udp) -> c_int {
-    // SAFETY: by contract the pointer is null or valid.
+    // SAFETY: the caller guarantees that `socket` is null or valid.
     unsafe { socket.as_ref() }.map_or(-libc::EBADF, |socket| socket.0.as_raw_fd())
 }
 
-/// Stores the address to which the socket is bound. Returns 0 or a negative errno.
+/// Stores the address to which the socket is bound in `*address`. Returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_local(
     socket: *const upshift_udp,
     address: *mut upshift_addr,
 ) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the pointer is null or valid.
+        // SAFETY: the caller guarantees that `socket` is null or valid.
         let (Some(socket), false) = (unsafe { socket.as_ref() }, address.is_null()) else {
             return -libc::EINVAL;
         };
         match socket.0.local_addr() {
-            Ok(bound) => {
-                // SAFETY: by contract `address` has room for an address.
-                unsafe { address.write(bound.into()) };
+            Ok(local_address) => {
+                // SAFETY: `address` is not null, so the caller guarantees that it has room for an
+                // address.
+                unsafe { address.write(local_address.into()) };
                 0
             }
             Err(error) => errno(&error),
@@ -116,15 +120,16 @@ pub unsafe extern "C" fn upshift_udp_local(
     })
 }
 
-/// Frees a socket, which must have no pending operations. Does nothing for null.
+/// Frees a socket, all operations on which must have ended. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_free(socket: *mut upshift_udp) {
-    // SAFETY: the caller owns the socket and gives it away once.
+    // SAFETY: the caller guarantees that the pointer is null or its own socket, which it frees
+    // once.
     unsafe { free(socket) };
 }
 
-/// Sends a datagram of `len` bytes, which must live until the operation ends. The result is the
-/// count.
+/// Sends a datagram of `len` bytes, which must be valid until the operation ends. The result is the
+/// number of bytes sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_send_to(
     op: *mut upshift_op,
@@ -135,15 +140,17 @@ pub unsafe extern "C" fn upshift_udp_send_to(
     to: *const upshift_addr,
 ) -> c_int {
     if socket.is_null() || to.is_null() || !is_valid_slice(data, len) {
-        // SAFETY: the caller upholds the requirements of this call.
+        // SAFETY: the caller guarantees that `op` is null or has room for an operation.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: by contract the socket and the data outlive the operation; the address is copied.
+    // SAFETY: no pointer is null, so the caller guarantees that the socket and the data outlive the
+    // operation, and that `to` is valid during the call, which copies the address.
     let (socket, data, to): (&'static upshift_udp, &'static [u8], _) =
         unsafe { (&*socket, borrow_slice(data, len), *to) };
-    let send = Box::pin(async move { socket.0.send_to(data, SocketAddr::from(to)).await });
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<usize>> + Send>>>(op, cx, send) }
+    let future = Box::pin(async move { socket.0.send_to(data, SocketAddr::from(to)).await });
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<usize>> + Send>>>(op, cx, future) }
 }
 
 struct Datagram(usize, SocketAddr);
@@ -161,8 +168,9 @@ impl Outcome for io::Result<Datagram> {
     }
 }
 
-/// Receives a datagram into `len` bytes, which must live until the operation ends; excess bytes are
-/// lost. The result is the count; `out` contains the sender's address, an upshift_addr.
+/// Receives a datagram into `len` bytes, which must be valid until the operation ends. Bytes that
+/// do not fit are lost. The result is the number of bytes received. `out` then contains the address
+/// of the sender, an upshift_addr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_udp_recv_from(
     op: *mut upshift_op,
@@ -172,16 +180,18 @@ pub unsafe extern "C" fn upshift_udp_recv_from(
     len: usize,
 ) -> c_int {
     if socket.is_null() || !is_valid_slice(data, len) {
-        // SAFETY: the caller upholds the requirements of this call.
+        // SAFETY: the caller guarantees that `op` is null or has room for an operation.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: by contract the socket and the memory outlive the operation.
+    // SAFETY: no pointer is null, so the caller guarantees that the socket and the memory outlive
+    // the operation, and that no other code uses the memory meanwhile.
     let (socket, data): (&'static upshift_udp, &'static mut [u8]) =
         unsafe { (&*socket, borrow_slice_mut(data, len)) };
-    let recv = Box::pin(async move {
+    let future = Box::pin(async move {
         let (count, from) = socket.0.recv_from(data).await?;
         Ok(Datagram(count, from))
     });
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Datagram>> + Send>>>(op, cx, recv) }
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start::<Pin<Box<dyn Future<Output = io::Result<Datagram>> + Send>>>(op, cx, future) }
 }

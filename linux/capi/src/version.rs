@@ -3,7 +3,8 @@
 /// The version of the ABI that this header describes. It changes when programs must be recompiled.
 pub const UPSHIFT_ABI_VERSION: u32 = 1;
 
-/// Returns the version of the library: major << 16 | minor << 8 | patch. Any thread.
+/// Returns the version of the library as `major << 16 | minor << 8 | patch`. May be called on any
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_version() -> u32 {
     const fn number(text: &str) -> u32 {
@@ -22,7 +23,7 @@ pub extern "C" fn upshift_version() -> u32 {
 }
 
 /// Returns UPSHIFT_ABI_VERSION of the loaded library. A program that was compiled with another
-/// version must not continue. Any thread.
+/// version must not continue. May be called on any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn upshift_abi_version() -> u32 {
     UPSHIFT_ABI_VERSION

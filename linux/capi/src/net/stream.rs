@@ -18,8 +18,9 @@ use crate::error::{catch_panic, catch_panic_code, code, invalid};
 use crate::exclusive::{Exclusive, ExclusiveUse, WithUse, begin_use};
 use crate::op::{Handles, finish, start, upshift_op};
 
-/// The receiving direction of a connection. One thread at a time, one operation at a time: a second
-/// operation fails with -EBUSY.
+/// The receiving direction of a connection. It may be used on any thread, but not on several
+/// threads at the same time. Only one operation at a time may use it: a second operation fails with
+/// -EBUSY.
 pub struct upshift_reader {
     _private: [u8; 0],
 }
@@ -29,8 +30,8 @@ pub(super) enum Reader {
     Unix(net::unix::OwnedReadHalf),
 }
 
-/// The sending direction of a connection. One thread at a time, one operation at a time: a second
-/// operation fails with -EBUSY.
+/// The sending direction of a connection. It may be used on any thread, but not on several threads
+/// at the same time. Only one operation at a time may use it: a second operation fails with -EBUSY.
 pub struct upshift_writer {
     _private: [u8; 0],
 }
@@ -40,9 +41,13 @@ pub(super) enum Writer {
     Unix(net::unix::OwnedWriteHalf),
 }
 
-pub(super) fn handles(reader: Reader, writer: Writer) -> Handles {
-    let reader: *mut c_void = Exclusive::new_raw(reader).cast();
-    let writer: *mut c_void = Exclusive::new_raw(writer).cast();
+pub(super) fn into_handles(reader: Reader, writer: Writer) -> Handles {
+    let fd = match &reader {
+        Reader::Tcp(half) => half.as_raw_fd(),
+        Reader::Unix(half) => half.as_raw_fd(),
+    };
+    let reader: *mut c_void = Exclusive::new_raw(reader, fd).cast();
+    let writer: *mut c_void = Exclusive::new_raw(writer, fd).cast();
     Handles(reader, writer)
 }
 
@@ -57,16 +62,18 @@ macro_rules! start_on {
     };
 }
 
-/// Waits for data, in a buffer of the runtime. The result is its length, or 0 if the peer has ended
-/// its direction; out.bytes is the data. Dropping the operation early loses no data.
+/// Waits for data, in a buffer of the runtime. The result is the number of bytes received, or 0 if
+/// the peer has ended its direction. The bytes are returned in `out.bytes`. Dropping the operation
+/// early loses no data.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv(
     op: *mut upshift_op,
     cx: *mut upshift_cx,
     reader: *mut upshift_reader,
 ) -> c_int {
-    // SAFETY: by contract the reader and `op` are valid; the future is dropped before its
-    // exclusive use ends.
+    // SAFETY: the caller guarantees that `reader` is null or has not been freed, that `op` is null
+    // or has room for an operation, and that `cx` is null or belongs to the current poll. `WithUse`
+    // drops the future before its exclusive use ends.
     unsafe {
         let mut exclusive_use = match begin_use(reader.cast::<Exclusive<Reader>>()) {
             Ok(exclusive_use) => exclusive_use,
@@ -76,8 +83,8 @@ pub unsafe extern "C" fn upshift_recv(
     }
 }
 
-/// Reads into a buffer, up to its capacity: the result is the count, 0 if the peer has ended its
-/// direction; out.buf is the buffer.
+/// Receives into a buffer, up to its capacity. The result is the number of bytes received, or 0 if
+/// the peer has ended its direction. The buffer is returned in `out.buf`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_into(
     op: *mut upshift_op,
@@ -85,13 +92,15 @@ pub unsafe extern "C" fn upshift_recv_into(
     reader: *mut upshift_reader,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract the handle and `op` are valid, and the buffer is given away; the future
-    // is dropped before its exclusive use ends.
+    // SAFETY: the caller guarantees that `reader` is null or has not been freed, that `buf` is null
+    // or points to a buffer that is given away, that `op` is null or has room for an operation, and
+    // that `cx` is null or belongs to the current poll. `WithUse` drops the future before its
+    // exclusive use ends.
     unsafe {
         let (mut exclusive_use, buf) =
             match check_arguments(reader.cast::<Exclusive<Reader>>(), buf) {
                 Ok(arguments) => arguments,
-                Err(refused) => return finish(op, refused),
+                Err(outcome) => return finish(op, outcome),
             };
         start_on!(Reader, op, cx, exclusive_use, |half| half.read(buf))
     }
@@ -107,7 +116,8 @@ unsafe fn check_arguments<T>(
     value: *mut Exclusive<T>,
     buf: *const upshift_buf,
 ) -> Result<(ExclusiveUse<T>, Buf), (io::Result<usize>, Buf)> {
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: the caller guarantees that `value` is null or has not been freed, and that `buf` is
+    // null or points to a buffer that is given away.
     match unsafe { (Buf::from_caller(buf), begin_use(value)) } {
         (Ok(buf), Ok(exclusive_use)) => Ok((exclusive_use, buf)),
         (Ok(buf), Err(error)) => Err((Err(error), buf)),
@@ -115,15 +125,15 @@ unsafe fn check_arguments<T>(
     }
 }
 
-/// An operation that works on the caller's memory, and only during its own polls.
-struct Borrowed<D, const ALL: bool> {
+/// A transfer from or to the caller's memory, which is accessed only during the operation's polls.
+struct MemoryTransfer<D, const ALL: bool> {
     direction: D,
     data: *mut u8,
     len: usize,
     bytes_done: usize,
 }
 
-impl<const ALL: bool> Future for Borrowed<ExclusiveUse<Reader>, ALL> {
+impl<const ALL: bool> Future for MemoryTransfer<ExclusiveUse<Reader>, ALL> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -132,15 +142,16 @@ impl<const ALL: bool> Future for Borrowed<ExclusiveUse<Reader>, ALL> {
             return Poll::Ready(Ok(0));
         }
         loop {
-            // SAFETY: by contract the memory is valid until the operation ends.
+            // SAFETY: the caller of the ABI guarantees that `data` is valid for `len` bytes until
+            // the operation ends, and that no other code uses these bytes.
             let room = unsafe {
                 borrow_slice_mut(this.data.add(this.bytes_done), this.len - this.bytes_done)
             };
-            let read = match &mut *this.direction {
+            let result = match &mut *this.direction {
                 Reader::Tcp(half) => Pin::new(half).poll_read(cx, room),
                 Reader::Unix(half) => Pin::new(half).poll_read(cx, room),
             };
-            let count = ready!(read)?;
+            let count = ready!(result)?;
             this.bytes_done += count;
             if !ALL || count == 0 || this.bytes_done == this.len {
                 return Poll::Ready(Ok(this.bytes_done));
@@ -149,20 +160,21 @@ impl<const ALL: bool> Future for Borrowed<ExclusiveUse<Reader>, ALL> {
     }
 }
 
-impl Future for Borrowed<ExclusiveUse<Writer>, true> {
+impl Future for MemoryTransfer<ExclusiveUse<Writer>, true> {
     type Output = io::Result<usize>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         while this.bytes_done < this.len {
-            // SAFETY: by contract the memory is valid until the operation ends.
+            // SAFETY: the caller of the ABI guarantees that `data` is valid for `len` bytes until
+            // the operation ends.
             let rest =
                 unsafe { borrow_slice(this.data.add(this.bytes_done), this.len - this.bytes_done) };
-            let sent = match &mut *this.direction {
+            let result = match &mut *this.direction {
                 Writer::Tcp(half) => Pin::new(half).poll_write(cx, rest),
                 Writer::Unix(half) => Pin::new(half).poll_write(cx, rest),
             };
-            match sent {
+            match result {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(count)) => this.bytes_done += count,
@@ -173,9 +185,9 @@ impl Future for Borrowed<ExclusiveUse<Writer>, true> {
     }
 }
 
-/// Copies received bytes to `data`, at most `len`. The kernel never sees that memory, which must
-/// live until the operation ends. The result is the count, or 0 if the peer has ended its
-/// direction.
+/// Copies received bytes to `data`, at most `len`. The memory is never given to the kernel's ring.
+/// It must be valid until the operation ends. The result is the number of bytes copied, or 0 if the
+/// peer has ended its direction.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_copy(
     op: *mut upshift_op,
@@ -184,13 +196,15 @@ pub unsafe extern "C" fn upshift_recv_copy(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: the caller guarantees that `reader` is null or has not been freed, that `data` is
+    // null or valid for `len` bytes until the operation ends, that `op` is null or has room for an
+    // operation, and that `cx` is null or belongs to the current poll.
     unsafe { recv_copy::<false>(op, cx, reader, data, len) }
 }
 
-/// Receives like `upshift_recv_copy` until `data` is full: the result is `len`, or less if the peer
-/// has ended its direction. An operation that is dropped early has consumed the bytes that had
-/// arrived by then.
+/// Receives like `upshift_recv_copy` until `data` is full. The result is `len`, or less if the peer
+/// has ended its direction. If the operation is dropped before it is ready, the bytes that it has
+/// received are lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_recv_exact(
     op: *mut upshift_op,
@@ -199,7 +213,9 @@ pub unsafe extern "C" fn upshift_recv_exact(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: the caller guarantees that `reader` is null or has not been freed, that `data` is
+    // null or valid for `len` bytes until the operation ends, that `op` is null or has room for an
+    // operation, and that `cx` is null or belongs to the current poll.
     unsafe { recv_copy::<true>(op, cx, reader, data, len) }
 }
 
@@ -216,14 +232,15 @@ unsafe fn begin_use_with_memory<T>(
     if !is_valid_slice(data, len) {
         return Err(invalid());
     }
-    // SAFETY: the caller upholds the requirements of this call.
+    // SAFETY: the caller guarantees that `value` is null or has not been freed.
     unsafe { begin_use(value) }
 }
 
 /// Receives into the caller's memory, once or until it is full.
 ///
 /// # Safety
-/// The contract of [`upshift_recv_copy`].
+/// The contract of [`begin_use`]. `data` is null, or valid for `len` bytes until the operation
+/// ends. `op` and `cx` fulfil the contract of [`start`].
 #[inline]
 unsafe fn recv_copy<const ALL: bool>(
     op: *mut upshift_op,
@@ -232,25 +249,26 @@ unsafe fn recv_copy<const ALL: bool>(
     data: *mut u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: by contract the reader is null, or has not been freed.
+    // SAFETY: the caller guarantees that `reader` is null or has not been freed.
     let direction =
         match unsafe { begin_use_with_memory(reader.cast::<Exclusive<Reader>>(), data, len) } {
             Ok(exclusive_use) => exclusive_use,
-            // SAFETY: the caller upholds the requirements of this call.
+            // SAFETY: the caller guarantees that `op` is null or has room for an operation.
             Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
         };
-    let read = Borrowed::<_, ALL> {
+    let operation = MemoryTransfer::<_, ALL> {
         direction,
         data,
         len,
         bytes_done: 0,
     };
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start(op, cx, read) }
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start(op, cx, operation) }
 }
 
-/// Writes all of a buffer through the ring: result 0; out.buf is the buffer. On an error an unknown
-/// part was sent.
+/// Sends all bytes of a buffer through the ring. The result is 0 on success. The buffer is returned
+/// in `out.buf`. After an error an unknown part of the bytes has been sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_all(
     op: *mut upshift_op,
@@ -258,19 +276,22 @@ pub unsafe extern "C" fn upshift_write_all(
     writer: *mut upshift_writer,
     buf: *const upshift_buf,
 ) -> c_int {
-    // SAFETY: by contract the handle and `op` are valid, and the buffer is given away; the future
-    // is dropped before its exclusive use ends.
+    // SAFETY: the caller guarantees that `writer` is null or has not been freed, that `buf` is null
+    // or points to a buffer that is given away, that `op` is null or has room for an operation, and
+    // that `cx` is null or belongs to the current poll. `WithUse` drops the future before its
+    // exclusive use ends.
     unsafe {
         let (mut exclusive_use, buf) =
             match check_arguments(writer.cast::<Exclusive<Writer>>(), buf) {
                 Ok(arguments) => arguments,
-                Err(refused) => return finish(op, refused),
+                Err(outcome) => return finish(op, outcome),
             };
         start_on!(Writer, op, cx, exclusive_use, |half| half.write_all(buf))
     }
 }
 
-/// Writes all of the received bytes, which the operation owns from the call on: result 0.
+/// Sends all bytes of `bytes`, which the operation owns from the call on. The result is 0 on
+/// success.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_bytes(
     op: *mut upshift_op,
@@ -279,11 +300,13 @@ pub unsafe extern "C" fn upshift_write_bytes(
     bytes: *const upshift_bytes,
 ) -> c_int {
     if bytes.is_null() {
-        // SAFETY: the caller upholds the requirements of this call.
+        // SAFETY: the caller guarantees that `op` is null or has room for an operation.
         return unsafe { finish(op, Err::<(), _>(invalid())) };
     }
-    // SAFETY: by contract the writer and `op` are valid, and the bytes are given away; the future
-    // is dropped before its exclusive use ends.
+    // SAFETY: the caller guarantees that `writer` is null or has not been freed, that `bytes` is
+    // valid and its bytes are given away, that `op` is null or has room for an operation, and that
+    // `cx` is null or belongs to the current poll. `WithUse` drops the future before its exclusive
+    // use ends.
     unsafe {
         let bytes = bytes.read().into_inner();
         let mut exclusive_use = match begin_use(writer.cast::<Exclusive<Writer>>()) {
@@ -294,8 +317,8 @@ pub unsafe extern "C" fn upshift_write_bytes(
     }
 }
 
-/// Sends all of `len` bytes by system calls that do not wait. The kernel has copied the bytes when
-/// the operation ends, so they need only live until then. The result is `len`.
+/// Sends all of `len` bytes by system calls that do not wait. The kernel copies the bytes, which
+/// must be valid until the operation ends. The result is `len` on success.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_write_copy(
     op: *mut upshift_op,
@@ -304,74 +327,67 @@ pub unsafe extern "C" fn upshift_write_copy(
     data: *const u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: by contract the writer is null, or has not been freed.
+    // SAFETY: the caller guarantees that `writer` is null or has not been freed.
     let direction =
         match unsafe { begin_use_with_memory(writer.cast::<Exclusive<Writer>>(), data, len) } {
             Ok(exclusive_use) => exclusive_use,
-            // SAFETY: the caller upholds the requirements of this call.
+            // SAFETY: the caller guarantees that `op` is null or has room for an operation.
             Err(error) => return unsafe { finish(op, Err::<(), _>(error)) },
         };
-    let write = Borrowed::<_, true> {
+    let operation = MemoryTransfer::<_, true> {
         direction,
         data: data.cast_mut(),
         len,
         bytes_done: 0,
     };
-    // SAFETY: by contract `op` has room, and `cx` belongs to the current poll.
-    unsafe { start(op, cx, write) }
+    // SAFETY: the caller guarantees that `op` is null or has room for an operation, and that `cx`
+    // is null or belongs to the current poll.
+    unsafe { start(op, cx, operation) }
 }
 
-/// Returns the connection's descriptor, which the connection still owns; -EBADF for null.
+/// Returns the descriptor of the connection, which still owns it, or -EBADF if `reader` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_fd(reader: *const upshift_reader) -> c_int {
-    // SAFETY: by contract the pointer is null or valid, and an operation under way changes no
-    // descriptor.
-    match unsafe {
-        reader
-            .cast::<Exclusive<Reader>>()
-            .as_ref()
-            .map(|reader| &*reader.peek())
-    } {
-        None => -libc::EBADF,
-        Some(Reader::Tcp(half)) => half.as_raw_fd(),
-        Some(Reader::Unix(half)) => half.as_raw_fd(),
-    }
+    // SAFETY: the caller guarantees that `reader` is null or has not been freed.
+    let reader = unsafe { reader.cast::<Exclusive<Reader>>().as_ref() };
+    reader.map_or(-libc::EBADF, Exclusive::fd)
 }
 
-/// Frees the receiving direction, after the operation that is under way. Does nothing for null.
+/// Frees the receiving direction. If an operation uses it, this happens when the operation ends.
+/// Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_reader_free(reader: *mut upshift_reader) {
     if !reader.is_null() {
-        // SAFETY: the caller owns the reader and gives it away once.
+        // SAFETY: `reader` is not null, so the caller guarantees that it is its own reader, which
+        // it frees once.
         catch_panic(|| unsafe { Exclusive::<Reader>::free(reader.cast()) });
     }
 }
 
-/// Tells the peer that no more data follows. Returns 0 or a negative errno; -EBADF for null.
+/// Tells the peer that no more data follows. Returns 0, -EBADF if `writer` is null, or another
+/// negative errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_shutdown(writer: *const upshift_writer) -> c_int {
     catch_panic_code(|| {
-        // SAFETY: by contract the pointer is null or valid, and `shutdown` needs only a shared
-        // reference.
-        match unsafe {
-            writer
-                .cast::<Exclusive<Writer>>()
-                .as_ref()
-                .map(|writer| &*writer.peek())
-        } {
-            None => -libc::EBADF,
-            Some(Writer::Tcp(half)) => code(half.shutdown()),
-            Some(Writer::Unix(half)) => code(half.shutdown()),
+        // SAFETY: the caller guarantees that `writer` is null or has not been freed.
+        let Some(writer) = (unsafe { writer.cast::<Exclusive<Writer>>().as_ref() }) else {
+            return -libc::EBADF;
+        };
+        // SAFETY: the call accesses no memory, and the writer keeps the descriptor open.
+        match unsafe { libc::shutdown(writer.fd(), libc::SHUT_WR) } {
+            0 => 0,
+            _ => code(Err(io::Error::last_os_error())),
         }
     })
 }
 
-/// Frees the sending direction, after the operation that is under way, and tells the peer that no
-/// more data follows. Does nothing for null.
+/// Frees the sending direction, and tells the peer that no more data follows. If an operation uses
+/// it, this happens when the operation ends. Does nothing for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upshift_writer_free(writer: *mut upshift_writer) {
     if !writer.is_null() {
-        // SAFETY: the caller owns the writer and gives it away once.
+        // SAFETY: `writer` is not null, so the caller guarantees that it is its own writer, which
+        // it frees once.
         catch_panic(|| unsafe { Exclusive::<Writer>::free(writer.cast()) });
     }
 }
