@@ -1,4 +1,4 @@
-//! Parses timetables, which are texts with one entry per line: its tasks and its length.
+//! Parses timetables: texts with one entry per line, which consists of tasks and a length.
 //!
 //! ```text
 //! # a repeating timetable of 20 ms
@@ -71,7 +71,7 @@ pub fn parse(
             [names, length] => (names, length),
             _ => {
                 return Err(error(format!(
-                    "`{}` is no entry: write a task and its time, e.g. `4711 5ms`",
+                    "`{}` is not an entry: write a task and its time, e.g. `4711 5ms`",
                     line.trim()
                 )));
             }
@@ -87,14 +87,14 @@ pub fn parse(
         }
         total = total.saturating_add(length);
         if total > MAX_LENGTH {
-            let what = "up to here the timetable is longer than 1000000 s: make it shorter";
+            let what = "the timetable exceeds 1000000 s at this line: make it shorter";
             return Err(error(what.to_owned()));
         }
         let names = names.split(',').filter(|name| *name != "-");
         let tasks = names.map(|name| {
             find(name).ok_or_else(|| {
                 error(format!(
-                    "`{name}` is none of the tasks: use a pid or a label of the command line"
+                    "`{name}` is not a known task: use a pid or a label of the command line"
                 ))
             })
         });
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_a_name_and_a_time() {
+    fn an_entry_is_names_and_a_length() {
         let text = "# head\n\na 5ms # first\n  4711,b\t0.2ms\n- 1s\n";
         let entries = parse(text, 1, find).unwrap();
         let found: Vec<(Vec<usize>, Nanos)> = entries
@@ -139,24 +139,24 @@ mod tests {
 
     #[test]
     fn errors_name_the_line() {
-        for (text, line, word) in [
+        for (text, line, excerpt) in [
             ("a 5ms\nc 5ms", 2, "`c`"),
-            ("a", 1, "`a 5ms`".trim_matches('`')),
+            ("a", 1, "not an entry"),
             ("\na 5", 2, "`5`"),
-            ("a 5 min", 1, "no entry"),
+            ("a 5 min", 1, "not an entry"),
             ("a 0ms", 1, "`0ms`"),
             ("a -1ms", 1, "`-1ms`"),
             ("a 1us", 1, "50 µs"),
-            ("a 5ms b", 1, "no entry"),
+            ("a 5ms b", 1, "not an entry"),
             ("# nothing", 0, "empty"),
-            ("a 900000s\nb 900000s", 2, "longer than"),
+            ("a 900000s\nb 900000s", 2, "exceeds"),
             ("a 1e400ms", 1, "`1e400ms`"),
-            (", 5ms", 1, "none of the tasks"),
+            (", 5ms", 1, "not a known task"),
         ] {
             let error = parse(text, 50_000, find).unwrap_err();
             assert_eq!(error.line, line, "{text}: {error}");
-            let shown = error.to_string();
-            assert!(shown.contains(word) || word == "a 5ms", "{text}: {shown}");
+            let message = error.to_string();
+            assert!(message.contains(excerpt), "{text}: {message}");
         }
     }
 }

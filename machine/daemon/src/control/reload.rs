@@ -1,10 +1,10 @@
-//! Reloads the configuration. A client keeps its connection, its page and its slots, unless the new
-//! configuration denies its user.
+//! Reloads the configuration. A client keeps its connection, the page that it shares with the
+//! daemon, and its slots on it, unless the new configuration denies its user.
 //!
-//! Changes of the following settings apply at once: ceilings and rules (users that are now denied
-//! are disconnected), limits for new requests, `[[assign]]` rules, shares, quanta, mode and group
-//! of the socket. Changes of the socket's path, the cooperative mode and the metrics endpoint take
-//! effect after a restart.
+//! Changes of the following settings apply at once: ceilings and the rules that grant them (users
+//! that are now denied are disconnected), the rules `[[assign]]`, limits for new requests, shares,
+//! quanta, mode and group of the socket. Changes of the socket's path, the cooperative mode and the
+//! metrics endpoint take effect after a restart.
 
 use std::sync::Arc;
 
@@ -18,13 +18,15 @@ impl Control {
     pub(super) fn reload(&mut self, mut config: Config) {
         self.notify.reloading();
         let before = self.shared.config();
-        let fixed = [
+        let needs_restart = [
             ("socket", config.socket == before.socket),
             ("cooperative", config.cooperative == before.cooperative),
             ("metrics", config.metrics == before.metrics),
         ];
-        for (name, _) in fixed.iter().filter(|(_, same)| !same) {
-            let text = format!("`{name}` has changed: restart the daemon to apply this");
+        for (name, _) in needs_restart.iter().filter(|(_, same)| !same) {
+            let text = format!(
+                "`{name}` has changed, but keeps its old value until the daemon is restarted"
+            );
             self.shared.log.say(text);
         }
         config.socket.clone_from(&before.socket);
@@ -64,7 +66,8 @@ impl Control {
                 }
                 continue;
             };
-            // This ceiling applies until the assigned level has been looked up.
+            // Until the assigned level has been looked up, the less urgent of the old and the new
+            // ceiling applies.
             session.ceiling = session.ceiling.max(ceiling);
             for vcpu in &session.vcpus {
                 if let Some(scheduler) = self.schedulers.get(&vcpu.cpu) {
@@ -75,15 +78,15 @@ impl Control {
         }
         for (key, pid, user) in denied {
             self.shared.eject(format!(
-                "process {pid} of user {user} is disconnected: a rule denies it now"
+                "process {pid} of user {user} is disconnected, because a rule now denies it"
             ));
             self.drop_connection(key);
         }
         self.look_up_levels(sessions);
     }
 
-    /// Looks up the levels that rules assign to these sessions, each given by the key of its
-    /// connection, its number and its process.
+    /// Looks up the levels that rules assign to these sessions. Each entry contains the key of a
+    /// connection, the number of its session, and the pid of its client.
     pub(super) fn look_up_levels(&self, sessions: Vec<(u64, u32, i32)>) {
         let (config, answers) = (self.shared.config(), Arc::clone(&self.answers));
         self.shared.reader.send(JobClass::Own, move || {

@@ -48,7 +48,7 @@ fn race(name: &str, rule: Assign, mut programs: Vec<Process>) -> u64 {
     programs
         .iter_mut()
         .for_each(|process| process.run_until(end));
-    let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+    let (bystander_us, longest_gap_us) = (bystander.number("used "), bystander.number("longest "));
     let programs_us = programs
         .iter_mut()
         .map(|process| process.number("used "))
@@ -56,7 +56,7 @@ fn race(name: &str, rule: Assign, mut programs: Vec<Process>) -> u64 {
     let status = census(&path);
     let alarms = &status["alarms"];
     println!(
-        "{name}: programs {programs_us}, bystander {used} us of {}, longest gap {longest} us, {alarms} alarms",
+        "{name}: programs {programs_us} us, bystander {bystander_us} us of {}, longest gap {longest_gap_us} us, {alarms} alarms",
         us()
     );
     programs_us
@@ -175,13 +175,14 @@ fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
             assigned(&census(&path), later.pid()).is_some()
         });
         let time_to_assign = began.elapsed();
-        let (used, longest) = (bystander.number("used "), bystander.number("longest "));
+        let (bystander_us, longest_gap_us) =
+            (bystander.number("used "), bystander.number("longest "));
         let (processes_us, started) = (
             process_flood.number("used "),
             process_flood.number("started "),
         );
         println!(
-            "{started} processes of {spin_us} us, {parallel} in parallel: {processes_us}, bystander {used} us of {}, longest gap {longest} us; a later program is assigned after {time_to_assign:?}",
+            "{started} processes of {spin_us} us, {parallel} in parallel: {processes_us} us, bystander {bystander_us} us of {}, longest gap {longest_gap_us} us; a later program is assigned after {time_to_assign:?}",
             us()
         );
         assert!(uses_at_most(MAX_PERCENT_OF_SHORT_LIVED, processes_us, us()));

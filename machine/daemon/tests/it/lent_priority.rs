@@ -28,8 +28,8 @@ fn assert_canary_ends_loan(name: &str, role: &str, extra_settings: &[(&str, &str
     let mut lender = start_child(role, &path, MALLORY, (first_cpu, 40), &extra_settings);
     let (attacker_us, alarms) =
         run_beside_bystander(name, &path, &mut bystander, &mut lender, ATTACK_TIME);
-    // The attacker may have the CPU for 0.24 s until the two alarms, and for half of the remaining
-    // time. This is 58 % of the time, and the bound leaves a margin.
+    // The attacker may have the CPU for 0.12 s before each of the two alarms, and for half of the
+    // remaining time. This is 58 % of the time, and the bound leaves a margin.
     assert!(
         uses_at_most(75, attacker_us, us()),
         "{role} {extra_settings:?}"
@@ -72,13 +72,13 @@ fn the_canary_ends_a_loan_by_any_kind_of_futex_call() {
     let _guard = serial_test();
     if permitted() {
         for call in ["plain", "requeue", "32-bit"] {
-            assert_canary_ends_loan("calls", "lender", &[("CALL", call)]);
+            assert_canary_ends_loan("futex-calls", "lender", &[("CALL", call)]);
         }
     }
 }
 
-/// The threads of the process lend again as soon as a demotion ends. Each demotion must be twice as
-/// long as the last.
+/// The threads of the process lend again as soon as a demotion ends. Each demotion is twice as long
+/// as the last, which limits both the attacker's CPU time and the number of alarms.
 #[test]
 fn demotions_grow_if_a_process_lends_again() {
     let Some((_guard, (first_cpu, last_cpu))) = serial_test_on_two_cpus() else {
@@ -100,7 +100,7 @@ fn demotions_grow_if_a_process_lends_again() {
 }
 
 #[test]
-fn a_priority_lent_in_pauses_only_leaves_bystanders_their_share() {
+fn lending_only_during_pauses_leaves_bystanders_their_share() {
     let _guard = serial_test();
     if permitted() {
         let attacker_us = attack_beside_bystander(
@@ -108,6 +108,7 @@ fn a_priority_lent_in_pauses_only_leaves_bystanders_their_share() {
             "pause-lender",
             &[("LENT", "600".to_string())],
         );
+        // The share of bystanders is 5 %, and the bound leaves a margin of 2 %.
         assert!(uses_at_most(97, attacker_us, us()));
     }
 }

@@ -1,5 +1,8 @@
 //! Clients that a test controls. A scripted client executes commands from its input, one per line,
-//! and answers each with a line `command=result`.
+//! and answers each with a line `command=result`. Most commands have a number as their argument:
+//! `level` and `await` a level, `bits` the bitmap of the vCPU, `burn` the monotonic time in ns
+//! until which the client spins, `ring` and `write-random` a duration in ms, `affinity` a CPU.
+//! `reap` clears the arrivals that `arrive` has published.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -57,8 +60,8 @@ pub(crate) fn scripted_client() {
             "fork" => fork(),
             "exec" => {
                 use std::os::unix::process::CommandExt;
-                // `exec` also turns the calling thread, which is not the main thread, into the main
-                // thread.
+                // The calling thread is not the main thread. By `exec` it becomes the main thread,
+                // and gets the TID of the main thread.
                 println!("exec=started");
                 panic!("{}", std::process::Command::new("sleep").arg("100").exec());
             }
@@ -85,22 +88,23 @@ pub(crate) fn scripted_client() {
     }
 }
 
-/// Rings the doorbell for `ms` ms, as often as possible. Returns the number of rings.
-fn ring(vcpu: &Vcpu, ms: u64) -> u64 {
+/// Rings the doorbell for `millis` ms, as often as possible. Returns the number of rings.
+fn ring(vcpu: &Vcpu, millis: u64) -> u64 {
     let (start, mut rings) = (Instant::now(), 0);
-    while start.elapsed() < Duration::from_millis(ms) {
+    while start.elapsed() < Duration::from_millis(millis) {
         vcpu.ring().unwrap();
         rings += 1;
     }
     rings
 }
 
-/// Writes random words to the lines of the first 62 vCPUs on the local page for `ms` ms.
-fn write_random(vcpu: &Vcpu, ms: u64) -> String {
+/// Writes random words (64 bits) for `millis` ms to the page that this process shares with the
+/// daemon, in the lines of the first 62 vCPUs.
+fn write_random(vcpu: &Vcpu, millis: u64) -> String {
     let mut random = Random(0x5eed_5eed_5eed);
     let start = Instant::now();
     let base = std::ptr::from_ref(vcpu.line()).cast::<u64>().cast_mut();
-    while start.elapsed() < Duration::from_millis(ms) {
+    while start.elapsed() < Duration::from_millis(millis) {
         // SAFETY: `base` is the line of vCPU 0, and the page has a line for each of 252 vCPUs. The
         // 496 words of the first 62 lines are atomics or unused, and other processes read them as
         // atomics.
@@ -115,8 +119,9 @@ fn write_random(vcpu: &Vcpu, ms: u64) -> String {
     "done".to_string()
 }
 
+/// Returns the scheduling policy of a forked child.
 fn fork() -> String {
-    // SAFETY: the child makes only system calls before it ends.
+    // SAFETY: the child makes only system calls before it exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: ends the child without running exit handlers of the parent.

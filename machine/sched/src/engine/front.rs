@@ -151,7 +151,7 @@ impl<M: Member> Engine<M> {
         }
         self.is_open = true;
         self.turn_was_open = true;
-        self.find_leaders();
+        self.favour_leaders();
         for cpu in &mut self.cpus {
             cpu.fair = cpu.front();
         }

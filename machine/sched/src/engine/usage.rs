@@ -1,15 +1,19 @@
 //! Measures the CPU time of tasks, for the policy and for the report. If the policy favours no
 //! task, the CPU time also identifies the running task.
+//!
+//! An *open piece* is a short time in which the engine lets ordinary threads compete with the tasks
+//! ([`OpenPieces`](crate::OpenPieces)); the time between two pieces is *closed*.
 
 use super::{Engine, Slot};
 use crate::member::{Member, TaskClass};
 use crate::policy::{Nanos, TaskId, Usage};
 use crate::report::{Report, TaskReport};
 
-/// Minimum length of a turn from which the engine concludes which tasks slept, ns.
+/// Minimum length of a turn, ns. The engine does not conclude from a shorter turn which tasks
+/// slept.
 const MIN_TURN: Nanos = 50_000;
 
-/// Number of turns after which a task that was asleep is asked again.
+/// Number of turns after which a task that was asleep is checked again ([`Slot::wants_cpu`]).
 const SLEEP_CHECK_TURNS: u32 = 32;
 
 impl<M: Member> Slot<M> {
@@ -21,8 +25,8 @@ impl<M: Member> Slot<M> {
         }
     }
 
-    /// Returns whether the task used little CPU time because a higher thread, or another guest of
-    /// the machine, kept the task from its CPU. The check is expensive, so a known sleeper is
+    /// Returns whether the task wants to run and was kept from its CPU, by a thread of higher
+    /// priority or by another guest of the machine. The check is expensive, so a known sleeper is
     /// rarely checked.
     fn wants_cpu(&mut self) -> bool {
         self.turns_since_sleep_check += 1;
@@ -76,9 +80,9 @@ impl<M: Member> Engine<M> {
     }
 
     /// Returns whether the tasks have left ordinary threads their part of each CPU since
-    /// [`Engine::begin_interval`], so that no piece is needed. The scheduler, and a task that has
-    /// changed its CPU, count on every CPU. `own_cpu_time` is the scheduler's CPU time. Reads the
-    /// CPU time of every task.
+    /// [`Engine::begin_interval`], so that no open piece is needed. The scheduler's CPU time,
+    /// `own_cpu_time`, counts on every CPU, and if any task has changed its CPU, so does that of
+    /// all tasks. Reads the CPU time of every task.
     pub(super) fn ordinary_threads_had_their_part(
         &mut self,
         now: Nanos,
@@ -88,10 +92,10 @@ impl<M: Member> Engine<M> {
         let used_by_scheduler = own_cpu_time.saturating_sub(self.own_cpu_time_at_close);
         let mut used = vec![used_by_scheduler; self.cpus.len()];
         for slot in &self.slots {
-            let since = slot.cpu_time - slot.cpu_time_at_close;
+            let used_by_task = slot.cpu_time - slot.cpu_time_at_close;
             for (cpu, used) in used.iter_mut().enumerate() {
                 *used += if self.has_moved || slot.cpu == cpu {
-                    since
+                    used_by_task
                 } else {
                     0
                 };
@@ -102,8 +106,8 @@ impl<M: Member> Engine<M> {
         used.into_iter().all(|used| used as f64 <= max_used)
     }
 
-    /// Begins an interval in which ordinary threads are due their part. `own_cpu_time` is the
-    /// scheduler's CPU time.
+    /// Begins an interval at whose end ordinary threads must have had their part: closed time, and
+    /// then an open piece if they need it. `own_cpu_time` is the scheduler's CPU time.
     pub(super) fn begin_interval(&mut self, now: Nanos, own_cpu_time: Nanos) {
         self.closed_at = now;
         self.own_cpu_time_at_close = own_cpu_time;
@@ -113,10 +117,10 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// On each CPU without a favoured task, favours the *leader*, which is the task that used most
-    /// CPU time since the last piece. So an open piece does not change which task runs. The CPU
-    /// times have just been read.
-    pub(super) fn find_leaders(&mut self) {
+    /// On each CPU without a favoured task, favours the *leader*, which is the task that used the
+    /// most CPU time in this interval, so that an open piece does not change which task runs. The
+    /// caller must have called [`Engine::read_cpu_times`] just before.
+    pub(super) fn favour_leaders(&mut self) {
         if self.cpus.iter().all(|cpu| !cpu.favoured.is_empty()) {
             return;
         }
@@ -137,7 +141,7 @@ impl<M: Member> Engine<M> {
         }
     }
 
-    /// Returns the leaders to the base priority. A thread that is lowered becomes the first of its
+    /// Resets the leaders to the base priority. A thread that is lowered becomes the first of its
     /// new priority, so the leaders continue to run.
     pub(super) fn equalise_leaders(&mut self) -> Result<(), crate::SchedError> {
         for index in 0..self.cpus.len() {

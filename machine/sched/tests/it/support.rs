@@ -1,5 +1,5 @@
-//! Helpers of the tests: child processes, schedulers of these processes, and the scheduling
-//! attributes of their threads.
+//! Helpers of the tests: child processes, schedulers that schedule these processes, and the
+//! scheduling attributes of their threads.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
@@ -13,6 +13,7 @@ use upshift_elevate::{Elevator, Priority, Rights};
 use upshift_sched::{Config, Engine, Policy, ProcessMonitor, Processes, SchedError, Scheduler};
 pub(crate) use upshift_testing::wait_until;
 
+/// Environment variable that contains the role of a child process.
 pub(crate) const ROLE: &str = "UPSHIFT_SCHED_ROLE";
 
 /// Priority of the scheduler's thread and of the process monitor.
@@ -47,12 +48,13 @@ pub(crate) fn serial_test() -> Option<MutexGuard<'static, ()>> {
 }
 
 /// Returns the last CPU that this process may use, because the first CPU handles most interrupts.
-pub(crate) fn cpu() -> usize {
+pub(crate) fn test_cpu() -> usize {
     let allowed = Kernel.sched_getaffinity(0).unwrap();
     allowed.iter().last().unwrap()
 }
 
-/// A child process, which runs this program in a role. Killed when dropped.
+/// A child process that runs this program in a role: the variable [`ROLE`] selects what the child
+/// does. Killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     output: BufReader<ChildStdout>,
@@ -66,7 +68,8 @@ impl Process {
         process
     }
 
-    /// Starts a child in `role`, with the processes `pids` as its setting. Does not wait.
+    /// Starts a child in `role`, and passes `pids` in the environment variable `PIDS`. Does not
+    /// wait.
     pub(crate) fn start_with(role: &str, pids: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child::entry_point", "--nocapture", "--quiet"])
@@ -86,7 +89,11 @@ impl Process {
         let mut line = String::new();
         while !line.trim_end().ends_with(word) {
             line.clear();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "no `{word}`");
+            assert_ne!(
+                self.output.read_line(&mut line).unwrap(),
+                0,
+                "the output of the child ended before `{word}`"
+            );
         }
     }
 
@@ -94,7 +101,11 @@ impl Process {
     pub(crate) fn number(&mut self, word: &str) -> i32 {
         loop {
             let mut line = String::new();
-            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "no `{word}`");
+            assert_ne!(
+                self.output.read_line(&mut line).unwrap(),
+                0,
+                "the output of the child ended before `{word}`"
+            );
             if let Some((_, number)) = line.split_once(word) {
                 return number.trim().parse().unwrap();
             }
@@ -151,19 +162,19 @@ pub(crate) fn cpu_time_of(pid: i32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Starts a scheduler of the processes `pids` on [`cpu`]; `children` says whether the children of
-/// these processes belong to the tasks.
+/// Starts a scheduler of the processes `pids` on [`test_cpu`], after `configure` has changed its
+/// configuration. With `children`, the children of these processes are scheduled, too.
 pub(crate) fn start_scheduler(
     elevator: &Elevator,
     pids: &[i32],
     policy: Box<dyn Policy>,
-    change: impl FnOnce(&mut Config),
+    configure: impl FnOnce(&mut Config),
     children: bool,
 ) -> Result<Scheduler, SchedError> {
-    let mut config = Config::for_cpus([cpu()]);
-    change(&mut config);
+    let mut config = Config::for_cpus([test_cpu()]);
+    configure(&mut config);
     let (owned_elevator, pids) = (elevator.clone(), pids.to_vec());
-    Scheduler::start(elevator, cpu(), SCHEDULER_PRIORITY, move || {
+    Scheduler::start(elevator, test_cpu(), SCHEDULER_PRIORITY, move || {
         let base = config.base;
         let mut engine = Engine::new(config, policy);
         let monitor =

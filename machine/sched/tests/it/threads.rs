@@ -13,7 +13,7 @@ use upshift_sched::{
 };
 
 use crate::support::{
-    Process, cpu, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler,
+    Process, cpu_time_of, scheduling_of, serial_test, skipped, sleep, start_scheduler, test_cpu,
     wait_until,
 };
 
@@ -31,7 +31,7 @@ fn threads_that_start_later_join_and_are_restored() {
     let before = scheduling_of(starter.pid());
     let scheduler = start(&[starter.pid(), spinner.pid()], false).unwrap();
     let count = before.len() + 3;
-    let only = CpuSet::only(cpu()).unwrap();
+    let only = CpuSet::only(test_cpu()).unwrap();
     // On a machine with one CPU, this thread runs only in open pieces (the time that the scheduler
     // leaves to other programs), in which no thread is elevated.
     let has_one_cpu = std::thread::available_parallelism().unwrap().get() == 1;
@@ -386,7 +386,7 @@ const WINDOW: Duration = Duration::from_millis(200);
 /// real-time priority.
 fn cpu_time_left_beside(role: &str) -> Option<Vec<u64>> {
     // SAFETY: the call has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 || cpu() == 0 {
+    if unsafe { libc::geteuid() } != 0 || test_cpu() == 0 {
         skipped("needs root and two CPUs");
         return None;
     }

@@ -1,8 +1,8 @@
 //! Checks the elevated threads of one CPU periodically, and limits them to their share of its time.
 //!
 //! While vCPUs compete, a check every 36 ms reads the CPU time of the elevated threads (2 µs a
-//! thread) and enforces these rules. To *eject* a thread is to restore it, and not to elevate it
-//! for an hour unless it is registered again.
+//! thread) and enforces these rules. To *eject* a thread is to restore its former policy and to bar
+//! it from elevation for an hour, or until it is registered again.
 //!
 //! * **Pauses.** Elevated threads owe ordinary programs a share (`share.rs`). A large enough debt
 //!   causes a *pause* of 2 to 9 ms. During a pause, the threads that used the CPU, and the vCPUs
@@ -10,9 +10,10 @@
 //!   (SCHED_IDLE is relative to a cgroup or session; the kernel divides the CPU equally between
 //!   groups.)
 //! * **Dispatchers** of all users have a common budget (`dispatchers.rs`).
-//! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond it (`quota.rs`).
-//! * **Users.** A process whose user has changed is ejected, because it has executed a program with
-//!   the set-user-id bit.
+//! * **Quotas.** Threads of a cgroup with a CPU quota are not elevated beyond that quota
+//!   (`quota.rs`).
+//! * **Users.** A process whose user has changed is ejected: it has executed a program with the
+//!   set-user-id bit.
 //! * **CPUs.** A thread that has left its CPU is ejected.
 //! * **Ends.** A thread that has ended without a report is removed before its TID can be reused.
 //!
@@ -21,11 +22,12 @@
 //! thread that has already ended is charged for the whole time since the last check.
 //!
 //! The first check takes place when the first worker is elevated, and starts the period of the
-//! checks. The checks do not use the levels that the processes claim.
+//! checks. The checks do not use the levels that the processes claim, so a false claim cannot
+//! influence them.
 //!
-//! A cooperative daemon elevates no threads. Instead of the checks, it reads the claims each
-//! quantum (every 36 ms while all vCPUs sleep), because a vCPU that falls asleep keeps its rank and
-//! does not ring.
+//! A cooperative daemon elevates no threads. Instead of the checks, it reads the claimed levels
+//! each quantum (every 36 ms while all vCPUs sleep), because a vCPU that falls asleep does not ring
+//! its doorbell, so that the daemon would go on to rank it as before.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -79,20 +81,24 @@ enum Pause {
 struct Departed {
     used: Duration,
     /// Set if a thread had ended before it left, so that its CPU time is unknown.
-    has_ended: bool,
+    is_time_unknown: bool,
 }
 
 impl Departed {
     fn add(&mut self, spent: std::io::Result<u64>) {
         match spent {
             Ok(spent) => self.used += Duration::from_nanos(spent),
-            Err(_) => self.has_ended = true,
+            Err(_) => self.is_time_unknown = true,
         }
     }
 
-    /// Returns `elapsed` as an upper bound if the CPU time of a thread is unknown.
+    /// Returns the CPU time; if that of a thread is unknown, returns `elapsed` as an upper bound.
     fn upper_bound(&self, elapsed: Duration) -> Duration {
-        if self.has_ended { elapsed } else { self.used }
+        if self.is_time_unknown {
+            elapsed
+        } else {
+            self.used
+        }
     }
 }
 
@@ -133,11 +139,11 @@ impl LoadMonitor {
     ) {
         if thread.was_elevated() {
             let spent = thread.take_cpu_time(machine);
-            self.departed(user, thread.role).add(spent);
+            self.departed_mut(user, thread.role).add(spent);
         }
     }
 
-    fn departed(&mut self, user: u32, role: Role) -> &mut Departed {
+    fn departed_mut(&mut self, user: u32, role: Role) -> &mut Departed {
         match role {
             Role::Worker => &mut self.departed_workers,
             Role::Dispatcher => self.departed_dispatchers.entry(user).or_default(),
@@ -153,12 +159,12 @@ impl LoadMonitor {
             }
     }
 
-    pub(super) fn doorbell_pause(&self) -> Duration {
+    pub(super) fn doorbell_interval(&self) -> Duration {
         CHECK_INTERVAL
     }
 
-    /// Limits the time that the next check covers to one interval, when a vCPU joins.
-    pub(super) fn restart(&mut self, now: Instant) {
+    /// Makes the next check cover at most one interval. Called when a vCPU joins.
+    pub(super) fn limit_next_check(&mut self, now: Instant) {
         self.last_check = self.last_check.max(now - self.interval);
     }
 
@@ -230,7 +236,7 @@ impl Scheduler {
                 used_in_pause.elevated += spent;
                 if thread.role == Role::Dispatcher {
                     // This time counts at the next check, like the CPU time after the pause.
-                    self.monitor.departed(entry.user, thread.role).used += spent;
+                    self.monitor.departed_mut(entry.user, thread.role).used += spent;
                 }
             }
         }
@@ -269,10 +275,12 @@ impl Scheduler {
                     Ok(spent) => spent,
                     Err(error) => {
                         if client_thread::is_gone(&error) {
-                            self.monitor.departed(entry.user, thread.role).has_ended = true;
+                            self.monitor
+                                .departed_mut(entry.user, thread.role)
+                                .is_time_unknown = true;
                             thread.end();
                         }
-                        // The next check reads the CPU time.
+                        // If the thread still exists, the next check reads its CPU time.
                         continue;
                     }
                 };
@@ -289,7 +297,8 @@ impl Scheduler {
             }
             entry.threads.retain(ClientThread::exists);
         }
-        // No elevated thread runs while the scheduler, which has a higher priority, is late.
+        // The scheduler has a higher priority than the elevated threads. Once a check is due, none
+        // of them runs before the check, so at most one interval is unobserved.
         let unobserved = elapsed.min(self.monitor.interval);
         for (user, departed) in std::mem::take(&mut self.monitor.departed_dispatchers) {
             *dispatching.entry(user).or_default() += departed.upper_bound(unobserved);
@@ -322,7 +331,7 @@ impl Scheduler {
         for user in self.monitor.dispatchers.charge(used, elapsed, now) {
             let cpu = self.cpu;
             self.shared.warn("dispatchers", || {
-                format!("dispatchers of user {user} are ordinary for a while: those of all users together have used up their part of CPU {cpu}")
+                format!("dispatchers of user {user} lose their priority for a while: the dispatchers of all users have used up their common budget on CPU {cpu}")
             });
             for entry in self.entries.iter().filter(|entry| entry.user == user) {
                 let is_dispatcher = |thread: &ClientThread| thread.role == Role::Dispatcher;

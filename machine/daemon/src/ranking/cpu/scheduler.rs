@@ -222,7 +222,7 @@ impl Scheduler {
             });
         }
         self.entries.push(entry);
-        self.monitor.restart(now);
+        self.monitor.limit_next_check(now);
     }
 
     fn leave(&mut self, slot: usize) {
@@ -257,11 +257,11 @@ impl Scheduler {
     /// Counts a ring of the doorbell in `slot`, and ignores the doorbell for a while if it rings
     /// too often.
     fn answer_ring(&mut self, slot: usize, now: Instant) {
-        let pause = self.monitor.doorbell_pause();
+        let interval = self.monitor.doorbell_interval();
         let Some(entry) = self.entries.iter_mut().find(|entry| entry.slot == slot) else {
             return;
         };
-        if !entry.count_ring(now, pause, &mut self.rings) {
+        if !entry.count_ring(now, interval, &mut self.rings) {
             let _ = epoll::delete(&self.epoll, &entry.doorbell);
         }
     }
@@ -274,7 +274,7 @@ impl Scheduler {
                 let key = entry.slot as u64;
                 let doorbell = entry.doorbell.as_fd();
                 if machine.watch(self.epoll.as_fd(), doorbell, key).is_err() {
-                    entry.ignored_until = Some(now + self.monitor.doorbell_pause());
+                    entry.ignored_until = Some(now + self.monitor.doorbell_interval());
                 }
             }
         }
