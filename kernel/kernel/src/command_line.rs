@@ -16,13 +16,18 @@ const NAMES: &[&str] = &[
 /// Names that only a kernel with the feature `selftest` accepts.
 const TEST_NAMES: &[&str] = &["icount", "late", "selftest", "times"];
 
-fn is_known(name: &str) -> bool {
+/// Returns the names that this kernel accepts.
+fn known_names() -> impl Iterator<Item = &'static str> {
     let tests = if cfg!(feature = "selftest") {
         TEST_NAMES
     } else {
         &[]
     };
-    NAMES.iter().chain(tests).any(|known| *known == name)
+    NAMES.iter().chain(tests).copied()
+}
+
+fn is_known(name: &str) -> bool {
+    known_names().any(|known| known == name)
 }
 
 /// Splits a word into name and value; a bare word is both.
@@ -31,19 +36,19 @@ fn split(word: &'static str) -> (&'static str, &'static str) {
 }
 
 impl Machine {
-    /// Stops the machine if a word of the command line is not known. Called as soon as there is a
-    /// console.
+    /// Stops the machine if a word of the command line is not known. The kernel calls this as soon
+    /// as the console works.
     pub(crate) fn check_arguments(&self) {
         let mut words = self.arguments.split_whitespace();
         if let Some(word) = words.find(|word| !is_known(split(word).0)) {
             refuse(format_args!(
-                "`{word}` on the command line is not known; the known words are {}",
+                "unknown argument `{word}` on the command line; the known arguments are {}",
                 KnownNames
             ));
         }
     }
 
-    /// Returns the value of the first word of this name; for a bare word, the name.
+    /// Returns the value of the first word of this name; a bare word is its own value.
     pub(crate) fn argument(&self, name: &str) -> Option<&'static str> {
         debug_assert!(is_known(name) || TEST_NAMES.contains(&name));
         let mut words = self.arguments.split_whitespace().map(split);
@@ -74,7 +79,7 @@ struct KnownNames;
 
 impl Display for KnownNames {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (index, name) in NAMES.iter().enumerate() {
+        for (index, name) in known_names().enumerate() {
             write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())

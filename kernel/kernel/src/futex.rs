@@ -1,5 +1,5 @@
-//! Lets threads of a program wait at an address. This is the kernel's half of mutexes and condition
-//! variables.
+//! Futexes: let threads of a program wait at an address. They are the kernel's half of mutexes and
+//! condition variables.
 //!
 //! ```text
 //!  wait: lock of the bucket ─ is the word `value`? ─ no ─► CHANGED
@@ -13,8 +13,9 @@
 //!
 //! An address is local to its process. Waiters are in one of [`BUCKETS`] lists by process and
 //! address, in the order of arrival, so a wake costs O(waiters of the bucket), which is O(1) while
-//! there are fewer waiters than buckets. Each waiter is the kernel coroutine of a call, so the
-//! limit of calls in flight bounds the number of waiters; a call that is dropped removes its entry.
+//! there are fewer waiters than buckets. Each waiter is a kernel coroutine that executes a system
+//! call, so the limit of calls in flight bounds the number of waiters; a call that is dropped
+//! removes its entry.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -64,7 +65,7 @@ pub(crate) fn wait(process: Arc<Process>, address: usize, value: u32, deadline: 
         ticket: 0,
         sleep: sleep_until(deadline),
         // A deadline that is never reached needs no timer.
-        has_no_timer: deadline == u64::MAX,
+        needs_timer: deadline != u64::MAX,
     }
 }
 
@@ -75,15 +76,15 @@ pub(crate) struct Wait {
     /// Ticket of the entry in the bucket; 0 before there is an entry.
     ticket: u64,
     sleep: Sleep,
-    has_no_timer: bool,
+    needs_timer: bool,
 }
 
 impl Wait {
     /// Enters the bucket. Returns false if the word is not `value`.
     fn enqueue(&mut self, waker: &Waker) -> Result<bool, Error> {
         let space = self.process.space()?;
-        let number = self.process.number();
-        let mut waiting = bucket(number, self.address).lock();
+        let process_number = self.process.number();
+        let mut waiting = bucket(process_number, self.address).lock();
         if space.load_word(self.address)? != self.value {
             return Ok(false);
         }
@@ -91,7 +92,7 @@ impl Wait {
         self.ticket = TICKETS.fetch_add(1, Relaxed) + 1;
         waiting.push_back(Waiter {
             ticket: self.ticket,
-            process: number,
+            process: process_number,
             address: self.address,
             waker: waker.clone(),
         });
@@ -105,10 +106,10 @@ impl Wait {
 
     fn dequeue(&mut self) {
         let mut waiting = bucket(self.process.number(), self.address).lock();
-        let at = waiting
+        let index = waiting
             .iter()
             .position(|waiter| waiter.ticket == self.ticket);
-        let entry = at.and_then(|at| waiting.remove(at));
+        let entry = index.and_then(|index| waiting.remove(index));
         if waiting.is_empty() {
             // An empty list keeps no memory.
             *waiting = VecDeque::new();
@@ -119,6 +120,8 @@ impl Wait {
     }
 }
 
+/// The result says how the wait ended: [`CHANGED`] if the word was not `value`, [`WOKEN`], or
+/// [`TIMED_OUT`].
 impl Future for Wait {
     type Output = Result<isize, Error>;
 
@@ -133,7 +136,7 @@ impl Future for Wait {
             self.ticket = 0;
             return Poll::Ready(Ok(WOKEN));
         }
-        if !self.has_no_timer && Pin::new(&mut self.sleep).poll(cx).is_ready() {
+        if self.needs_timer && Pin::new(&mut self.sleep).poll(cx).is_ready() {
             let is_waiting = self.is_waiting();
             self.dequeue();
             return Poll::Ready(Ok(if is_waiting { TIMED_OUT } else { WOKEN }));
@@ -150,16 +153,16 @@ impl Drop for Wait {
     }
 }
 
-/// Wakes at most `count` waiters at an address, oldest first; returns their number.
+/// Wakes at most `count` waiters at an address, oldest first; returns how many it has woken.
 pub(crate) fn wake(process: &Process, address: usize, count: usize) -> usize {
-    let number = process.number();
+    let process_number = process.number();
     let mut woken = 0;
     while woken < count {
-        let mut waiting = bucket(number, address).lock();
-        let at = waiting
+        let mut waiting = bucket(process_number, address).lock();
+        let index = waiting
             .iter()
-            .position(|waiter| waiter.process == number && waiter.address == address);
-        let Some(waiter) = at.and_then(|at| waiting.remove(at)) else {
+            .position(|waiter| waiter.process == process_number && waiter.address == address);
+        let Some(waiter) = index.and_then(|index| waiting.remove(index)) else {
             break;
         };
         if waiting.is_empty() {

@@ -8,7 +8,8 @@ use crate::arch::{csr, hart_index};
 use crate::timers::Key;
 use crate::{clock, hart};
 
-/// Waits until `deadline`, in ticks of the clock. Dropping the future removes the timer.
+/// Returns a future that waits until `deadline`, in ticks of the clock. Dropping it removes the
+/// timer.
 pub(crate) fn sleep_until(deadline: u64) -> Sleep {
     Sleep {
         deadline,
@@ -23,8 +24,8 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    /// Returns whether a timer is set. False before the first poll, and while there is no memory
-    /// for the timer.
+    /// Returns whether a timer has been added. It is false before the first poll, and while there
+    /// is no memory for the timer.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
@@ -40,7 +41,8 @@ impl Future for Sleep {
         if let Some((index, key)) = self.armed {
             hart::at(index).timers.lock().set_waker(key, cx.waker());
         } else {
-            // The timer of another hart cannot be armed, so the code stays on this hart.
+            // `rearm` programs only the timer of the hart that runs it, so interrupts stay off, and
+            // this code stays on one hart.
             let interrupts = csr::interrupts_off();
             let hart = hart::this();
             let added = hart.timers.lock().add(self.deadline, cx.waker().clone());
@@ -50,7 +52,8 @@ impl Future for Sleep {
             }
             csr::interrupts_restore(interrupts);
             if added.is_err() {
-                // There is no memory for a timer, so the clock is checked again at the next poll.
+                // There is no memory for a timer, so the coroutine wakes itself, and the next poll
+                // checks the clock again.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -1,8 +1,8 @@
 //! The timers of a hart: a binary heap by deadline, with cancellation.
 //!
-//! Setting and cancelling a timer cost O(log n); firing costs at most O(log n) per timer and
-//! allocates nothing, so the interrupt handler can do it. Timers with equal deadlines fire in the
-//! order in which they were set.
+//! Setting and cancelling a timer cost O(log n); firing costs O(log n) per timer and allocates
+//! nothing, so the interrupt handler can do it. When no timer is left, unused memory is freed,
+//! which costs O(n). Timers with equal deadlines fire in the order in which they were set.
 //!
 //! ```text
 //!  Key ─► slots[key.slot]: position, waker ─► heap[position]: deadline, slot
@@ -15,12 +15,13 @@ use crate::chaos;
 use crate::memory::OutOfMemory;
 
 /// Number of timers for which memory is kept when no timer is left; memory beyond it is freed.
-const MIN_CAPACITY: usize = 64;
+const IDLE_CAPACITY: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     deadline: u64,
-    /// Breaks ties, and distinguishes timers of the same slot.
+    /// Orders timers with the same deadline, and distinguishes a timer from earlier timers in its
+    /// slot.
     sequence: u64,
     slot: usize,
 }
@@ -57,9 +58,9 @@ impl Timers {
 
     /// Reserves memory for the first timers. Called while booting.
     pub(crate) fn reserve(&mut self) -> Result<(), OutOfMemory> {
-        let heap = self.heap.try_reserve_exact(MIN_CAPACITY);
-        let slots = self.slots.try_reserve_exact(MIN_CAPACITY);
-        let free = self.free.try_reserve_exact(MIN_CAPACITY);
+        let heap = self.heap.try_reserve_exact(IDLE_CAPACITY);
+        let slots = self.slots.try_reserve_exact(IDLE_CAPACITY);
+        let free = self.free.try_reserve_exact(IDLE_CAPACITY);
         heap.and(slots).and(free).map_err(|_| OutOfMemory)
     }
 
@@ -70,6 +71,7 @@ impl Timers {
 
     pub(crate) fn add(&mut self, deadline: u64, waker: Waker) -> Result<Key, OutOfMemory> {
         let out_of_memory = |_| OutOfMemory;
+        // In chaos mode, about one call in 16 fails.
         if chaos::is_out_of_memory(16) {
             return Err(OutOfMemory);
         }
@@ -135,30 +137,30 @@ impl Timers {
     fn remove(&mut self, position: usize) -> Option<Waker> {
         let entry = self.heap.swap_remove(position);
         if position < self.heap.len() {
-            self.record_position(position);
+            self.update_slot_position(position);
             self.sift_up(position);
             self.sift_down(position);
         }
         self.free.push(entry.slot);
         let waker = self.slots[entry.slot].waker.take();
         if self.heap.is_empty() {
-            self.heap.shrink_to(MIN_CAPACITY);
+            self.heap.shrink_to(IDLE_CAPACITY);
             self.slots.clear();
-            self.slots.shrink_to(MIN_CAPACITY);
+            self.slots.shrink_to(IDLE_CAPACITY);
             self.free.clear();
-            self.free.shrink_to(MIN_CAPACITY);
+            self.free.shrink_to(IDLE_CAPACITY);
         }
         waker
     }
 
-    fn record_position(&mut self, position: usize) {
+    fn update_slot_position(&mut self, position: usize) {
         self.slots[self.heap[position].slot].position = position;
     }
 
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.record_position(a);
-        self.record_position(b);
+        self.update_slot_position(a);
+        self.update_slot_position(b);
     }
 
     fn sift_up(&mut self, mut position: usize) {

@@ -12,7 +12,7 @@ use super::{MAX_FRAMES_PER_POLL, ORPHAN_TIMEOUT, SILENCE_TIMEOUT, STALL_TIMEOUT,
 
 impl Stack {
     /// Updates the stack after a change of a socket. Returns false if the socket was removed.
-    pub(super) fn changed(&mut self, index: Index) -> bool {
+    pub(super) fn update_socket(&mut self, index: Index) -> bool {
         match self.table.slot(index).kind {
             Kind::Stream => {
                 if !self.update_stream(index) {
@@ -126,7 +126,7 @@ impl Stack {
                         // The reset notifies the peer.
                         endpoint(index).tcp().abort();
                         self.table.slot(index).stalled_since = None;
-                        self.changed(index);
+                        self.update_socket(index);
                     } else {
                         self.schedule(index);
                     }
@@ -168,8 +168,8 @@ impl Stack {
     }
 
     pub(super) fn remove(&mut self, index: Index) {
-        if self.table.slot(index).is_silent {
-            self.silent.retain(|silent| *silent != index);
+        if self.table.slot(index).is_stuck {
+            self.stuck.retain(|stuck| *stuck != index);
         }
         self.table.remove(index);
         // Wake the coroutine, so that it drops its timer if no deadline is left. A hart frees the

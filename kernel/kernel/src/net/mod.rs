@@ -9,16 +9,17 @@
 //!                                                   └─ Link (link.rs): the card or the loopback
 //! ```
 //!
-//! A call that reads, writes or waits takes only the lock of its socket and leaves a request in
-//! [`requests`]; only calls that create or close sockets take the lock of the stack. The coroutine
-//! handles the most urgent frame first, incoming or outgoing, and is as urgent as that frame. Until
-//! a frame from the card is parsed, its owner is unknown and may be the most urgent waiting call.
-//! The card's interrupt and the clock wake the coroutine, which handles one frame at a time under
-//! the lock and goes to the tail of its level after [`MAX_FRAMES_PER_POLL`] frames; so a flood does
-//! not occupy a hart. While the coroutine has frames to handle, the card does not interrupt.
+//! A system call that reads, writes or waits takes only the lock of its socket and leaves a request
+//! in [`requests`]; only calls that create or close sockets take the lock of the stack. The
+//! coroutine handles the most urgent frame first, incoming or outgoing, and is as urgent as that
+//! frame. Until a frame from the card is parsed, its recipient is unknown, so the frame counts as
+//! being as urgent as the most urgent waiting call. The card's interrupt and the clock wake the
+//! coroutine, which handles one frame at a time under the lock and goes to the tail of its level
+//! after [`MAX_FRAMES_PER_POLL`] frames; so a flood does not occupy a hart. While the coroutine has
+//! frames to handle, the card does not interrupt.
 //!
-//! A frame costs O(log sockets), for the deadline of its socket; it does not touch other sockets.
-//! There are at most [`SOCKETS`].
+//! Handling a frame costs O(log sockets), because it updates the deadline of the frame's socket. It
+//! does not touch other sockets. There are at most [`SOCKETS`] sockets.
 
 mod address;
 mod checksum;
@@ -66,23 +67,24 @@ const MAX_FRAMES_PER_POLL: usize = 16;
 /// as fill its buffer, so that bytes that were written at once can be read at once.
 const MAX_BURST: usize = 3;
 /// Time without a frame from the peer after which a connection without an owner is reset: several
-/// times the first time-out for a lost frame, which is a second. Also ends a connection that the
-/// peer has begun and does not confirm.
+/// times the first time-out for a lost frame, which is a second. After the same time, a half-open
+/// connection, which the peer has begun and does not confirm, is reset.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a silent peer is probed. A peer that does not answer is considered gone after
 /// [`STALL_TIMEOUT`].
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
-/// Maximum delay of an acknowledgement within the machine. An acknowledgement is sent with an
-/// answer if there is one by then, and at once for more than a frame. The loopback loses no frame,
-/// and neither end waits for an acknowledgement before it sends.
+/// Maximum delay of an acknowledgement on the loopback. An acknowledgement is sent with an answer
+/// if there is one by then. When more than one frame is unacknowledged, it is sent at once. The
+/// delay is harmless, because the loopback loses no frame, and neither end waits for an
+/// acknowledgement before it sends.
 const ACK_DELAY: Duration = Duration::from_millis(40);
-/// Time after which a peer that sends no frame is considered gone, and so is a peer that
-/// acknowledges nothing, even if it sends frames.
+/// Time after which a peer that sends no frame is considered gone. A peer that acknowledges nothing
+/// for this time is considered gone, too, even if it sends frames.
 const STALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time after which a connection without an owner is reset, even if its peer sends frames, because
 /// a peer whose window stays 0 would keep the connection for ever.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time after which a send is repeated that failed although there was space.
+/// Delay before a send is repeated that has failed although the link had space.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 struct Stack {
@@ -91,8 +93,8 @@ struct Stack {
     table: Table,
     /// Socket set for frames that belong to no socket.
     unmatched: SocketSet<'static>,
-    /// Sockets that had announced a frame, but could not send it.
-    silent: Vec<Index>,
+    /// Sockets that have announced a frame, but could not send it; see [`table::Slot::is_stuck`].
+    stuck: Vec<Index>,
     /// Socket that has sent the last frame, and the number of frames that it has sent in a row.
     burst: (Index, usize),
     /// True while outgoing frames precede equally urgent incoming frames.
@@ -103,7 +105,7 @@ struct Stack {
 
 static NET: Once<IrqLock<Stack>> = Once::new();
 static INTERRUPT_ACK: Once<InterruptAck> = Once::new();
-/// Id of the coroutine, for the handler, which takes no lock of the network.
+/// Id of the coroutine, for the interrupt handler, which takes no lock of the network.
 static COROUTINE: AtomicU64 = AtomicU64::new(0);
 
 fn now() -> Instant {
@@ -134,7 +136,7 @@ pub(crate) fn init(machine: &Machine, address: Option<&str>) {
         link,
         table: Table::new(clock::now()),
         unmatched: SocketSet::new(Vec::new()),
-        silent: Vec::with_capacity(SOCKETS),
+        stuck: Vec::with_capacity(SOCKETS),
         burst: (0, 0),
         is_sending: true,
         alarm: None,
@@ -181,11 +183,13 @@ impl Stack {
     /// stack.
     fn add_work(&mut self, index: Index, level: Level) {
         self.table.add_levels(index, level.bit());
-        self.changed(index);
-        self.wake_if_busy();
+        self.update_socket(index);
+        self.wake_if_needed();
     }
 
-    fn wake_if_busy(&mut self) {
+    /// Wakes the coroutine if there are frames to handle, or if no alarm is set for the first
+    /// deadline or an earlier time.
+    fn wake_if_needed(&mut self) {
         let next = self.table.deadlines.first().map(|(deadline, _)| deadline);
         let is_alarm_late = next.is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm));
         let levels = self.levels();
@@ -262,7 +266,7 @@ impl Stack {
             return true;
         }
         let bytes = frame.bytes();
-        let recipient = self.recipient(bytes);
+        let recipient = self.find_recipient(bytes);
         // The answer is as urgent as the frame, if its level is known, because the sender waits for
         // the answer.
         let frame_level = frame.level().unwrap_or(executor::LEAST_URGENT_WORK);
@@ -282,24 +286,24 @@ impl Stack {
         let is_arp = bytes.get(12..14) == Some(&[8, 6]);
         self.link.give_back(frame);
         if let Some(index) = recipient {
-            self.changed(index);
+            self.update_socket(index);
         }
         if is_arp {
-            // The silent sockets may wait for this ARP frame.
-            while let Some(index) = self.silent.pop() {
-                self.table.slot(index).is_silent = false;
+            // The stuck sockets may wait for this ARP frame.
+            while let Some(index) = self.stuck.pop() {
+                self.table.slot(index).is_stuck = false;
                 self.schedule(index);
             }
         }
         true
     }
 
-    /// Returns the socket that a frame is for.
+    /// Returns the socket that a frame is for; for a SYN, a socket that can begin the connection.
     ///
-    /// A listener with a full backlog drops the connection that has waited longest for its
-    /// confirmation. So a flood of connections that are never confirmed excludes no peer that
-    /// confirms before the flood has filled the backlog.
-    fn recipient(&mut self, frame: &[u8]) -> Option<Index> {
+    /// If the backlog of a listener is full, this aborts the connection that has waited longest for
+    /// its confirmation, and returns its socket. So a flood of connections that are never confirmed
+    /// excludes no peer that confirms before the flood has filled the backlog.
+    fn find_recipient(&mut self, frame: &[u8]) -> Option<Index> {
         let key = Key::of(frame)?;
         if let Some(index) = self.table.find(key) {
             return Some(index);
@@ -313,7 +317,7 @@ impl Stack {
             None => {
                 let oldest = self.table.oldest_half_open(key.port)?;
                 endpoint(oldest).tcp().abort();
-                self.changed(oldest);
+                self.update_socket(oldest);
                 oldest
             }
         };
@@ -342,7 +346,7 @@ impl Stack {
             self.table.end_burst(index);
             self.burst = (index, 0);
         }
-        if !self.changed(index) || !matches!(sent, PollResult::None) {
+        if !self.update_socket(index) || !matches!(sent, PollResult::None) {
             return true;
         }
         let owner = self.table.slot(index).owner;
@@ -358,8 +362,8 @@ impl Stack {
         }
         let slot = self.table.slot(index);
         slot.lacks_neighbour = true;
-        if !core::mem::replace(&mut slot.is_silent, true) {
-            self.silent.push(index);
+        if !core::mem::replace(&mut slot.is_stuck, true) {
+            self.stuck.push(index);
             self.add_own_neighbours();
             self.schedule(index);
         }

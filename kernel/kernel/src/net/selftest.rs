@@ -46,7 +46,7 @@ async fn inject(frame: &[u8]) {
         {
             let mut stack = NET.get().lock();
             let injected = stack.link.inject(frame);
-            stack.wake_if_busy();
+            stack.wake_if_needed();
             if injected {
                 return;
             }
@@ -255,7 +255,7 @@ pub(crate) async fn bytes_written_together_are_sent_together() -> Outcome {
         for index in clients {
             let sent = endpoint(index).tcp().send_slice(&[7; 4_000]);
             ensure!(sent == Ok(4_000), "{sent:?}");
-            stack.changed(index);
+            stack.update_socket(index);
         }
         let mut order = Vec::new();
         while stack.send_frame() {
@@ -325,7 +325,7 @@ fn sent_in_parts(parts: [&[u8]; 3]) -> Vec<Vec<u8>> {
     for part in parts {
         let sent = endpoint(sender).tcp().send_slice(part);
         assert_eq!(sent, Ok(part.len()));
-        stack.changed(sender);
+        stack.update_socket(sender);
         while stack.send_frame() {}
         while let Some(frame) = stack.link.take() {
             // Skip frames from the card.

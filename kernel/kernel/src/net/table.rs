@@ -118,7 +118,7 @@ pub(super) struct Slot {
     pub(super) owner: Owner,
     /// Set while the socket has announced a frame, but could not send it. The socket may wait for
     /// the hardware address of its next hop.
-    pub(super) is_silent: bool,
+    pub(super) is_stuck: bool,
     /// Set while `smoltcp` may keep the socket silent for a peer whose hardware address is unknown.
     pub(super) lacks_neighbour: bool,
     /// Time since which the peer has acknowledged no bytes, and the number of unacknowledged bytes
@@ -198,7 +198,7 @@ impl Table {
             kind,
             key: None,
             owner,
-            is_silent: false,
+            is_stuck: false,
             lacks_neighbour: false,
             stalled_since: None,
             calls: 0,

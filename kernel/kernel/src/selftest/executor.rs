@@ -22,8 +22,8 @@ fn priority(level: u8) -> Priority {
     Priority::At(Level::new(level).unwrap_or(Level::DEFAULT))
 }
 
-/// Runs a test while coroutines that never yield occupy all other harts, so that the order on this
-/// hart can be observed.
+/// Runs a test while coroutines that never yield occupy all other harts, so that the order in which
+/// this hart runs coroutines can be observed.
 pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let busy = Arc::new(AtomicUsize::new(0));
@@ -51,8 +51,9 @@ pub(super) async fn with_other_harts_busy<F: Future<Output = Outcome>>(test: F) 
     outcome
 }
 
-/// Spawns a coroutine per level that records its number; returns the order.
-async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
+/// Spawns a coroutine for each level. Returns the indices of the levels, in the order in which the
+/// coroutines ran.
+async fn run_order(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
     let order = Arc::new(IrqLock::new(Vec::new()));
     let mut handles = Vec::new();
     for (number, &level) in levels.iter().enumerate() {
@@ -73,7 +74,7 @@ async fn order_of(levels: &[u8]) -> Result<Vec<usize>, alloc::string::String> {
 
 pub(super) async fn more_urgent_runs_first() -> Outcome {
     with_other_harts_busy(async {
-        let order = order_of(&[40, 33, 62, 31, 50]).await?;
+        let order = run_order(&[40, 33, 62, 31, 50]).await?;
         ensure!(order == [3, 1, 0, 4, 2], "ran in the order {order:?}");
         Ok(())
     })
@@ -82,7 +83,7 @@ pub(super) async fn more_urgent_runs_first() -> Outcome {
 
 pub(super) async fn levels_are_fifo() -> Outcome {
     with_other_harts_busy(async {
-        let order = order_of(&[40; 16]).await?;
+        let order = run_order(&[40; 16]).await?;
         ensure!(order.is_sorted(), "ran in the order {order:?}");
         Ok(())
     })
@@ -114,17 +115,20 @@ pub(super) async fn reprio_moves_a_queued_coroutine() -> Outcome {
     .await
 }
 
-pub(super) async fn wake_of_a_dead_id_is_an_error() -> Outcome {
+pub(super) async fn waking_an_ended_coroutine_is_an_error() -> Outcome {
     let handle = executor::spawn(async {}, priority(20)).map_err(|error| format!("{error}"))?;
     let id = handle.id();
     handle.await.map_err(|error| format!("{error}"))?;
-    ensure!(executor::domain().wake(id).is_err(), "a dead id was woken");
+    ensure!(
+        executor::domain().wake(id).is_err(),
+        "an ended coroutine was woken"
+    );
     Ok(())
 }
 
 /// A coroutine on each hart wakes one receiver by id, 100,000 times in total. The receiver is
-/// polled after the last wake, so it sees all values.
-pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
+/// polled after the last wake, so it sees the final counts.
+pub(super) async fn burst_of_wakes_from_all_harts_loses_none() -> Outcome {
     const WAKES: u32 = 100_000;
     let sent = Arc::new(AtomicU32::new(0));
     let done = Arc::new(AtomicU32::new(0));
@@ -137,7 +141,7 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         let mut polls = 0u32;
         poll_fn(move |_| {
             polls += 1;
-            // Values that were sent before the wake are visible to the poll after it.
+            // Counts that were stored before a wake are visible to the poll after it.
             if sent.load(Relaxed) == WAKES && done.load(Relaxed) == senders {
                 return Poll::Ready(polls);
             }
@@ -174,8 +178,8 @@ pub(super) async fn burst_of_wakes_from_another_hart_loses_none() -> Outcome {
         polls <= WAKES + senders + 1,
         "{polls} polls for {WAKES} wakes"
     );
-    // The coroutines need memory, a wake needs none. Both bounds, 64 KiB, are less than a byte for
-    // each wake.
+    // The coroutines need memory, a wake needs none. Both limits are 64 KiB (16 frames), less than
+    // a byte for each wake.
     let heap_growth = max_heap_bytes.load(Relaxed).saturating_sub(before.0);
     ensure!(
         heap_growth < 64 << 10,

@@ -25,7 +25,7 @@ pub(super) fn failures() -> Vec<Run> {
     runs.extend([
         misspelt(
             "init=tests thread=1024",
-            "upshift: `thread=1024` on the command line is not known",
+            "upshift: unknown argument `thread=1024` on the command line",
         ),
         misspelt(
             "init=tests trace=all",

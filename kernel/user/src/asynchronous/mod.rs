@@ -1,5 +1,5 @@
-//! Asynchronous system calls: futures that resolve to the result of the synchronous form. The
-//! module [`calls`](crate::calls) names them.
+//! Asynchronous system calls: futures that resolve to the result that the synchronous form of the
+//! call would return. The module [`calls`](crate::calls) names them.
 //!
 //! ```text
 //!  read!(fd, buffer, cid)
@@ -67,9 +67,8 @@ impl FromWord for () {
     fn from_word(_: isize) {}
 }
 
-/// A call in flight: a future that resolves to its result, with its buffer if it has one.
-///
-/// The name comes from the papers on SharedScheduler. Dropping the future cancels the call.
+/// An asynchronous call: a future that resolves to the result of the call, with its buffer if it
+/// has one. Dropping the future cancels the call.
 #[must_use = "dropping the call cancels it"]
 pub struct AsyncCall<T, B = ()> {
     state: State,
@@ -77,24 +76,27 @@ pub struct AsyncCall<T, B = ()> {
 }
 
 enum State {
-    /// `None` if the call completed at once.
+    /// The operation holds the buffer and will receive the result, or has received it. The
+    /// [`CallState`] is `None` if the call completed at once.
     InFlight(InFlight, Option<CallState>),
     /// The call was not made, or its result has been fetched.
     Ended(Result<isize, Error>, Option<Vec<u8>>),
 }
 
-/// Result and buffer of a call that has ended.
+/// The result and the buffer of a call that has ended.
 type Answer = (Result<isize, Error>, Option<Vec<u8>>);
 
 /// State of a call in flight.
 struct CallState {
     /// The kernel's number of the call.
     number: usize,
-    /// Level of the call, or [`NO_LEVEL`]: the level of the coroutine that made it.
+    /// Level of the call, which is that of the coroutine that made it or polled it last;
+    /// [`NO_LEVEL`] if no coroutine made it.
     level: u64,
 }
 
-/// Starts a call. Moving the buffer does not move its bytes.
+/// Starts a call. Pointers of `request` into the buffer stay valid, because moving the buffer does
+/// not move its bytes.
 #[inline]
 fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
     let Some(claimed) = operations::take() else {
@@ -112,6 +114,7 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
         }
         (Ok(number), _) => Some(CallState {
             number: (number - number::IN_FLIGHT) as usize,
+            // The level of the running coroutine.
             level: vdso::upshift_waits(),
         }),
     };
@@ -119,8 +122,8 @@ fn begin(request: Request, buffer: Option<Vec<u8>>, cid: Cid) -> State {
 }
 
 impl State {
-    /// Returns result and buffer once the call has ended. Until then the call takes the level of
-    /// its poller.
+    /// Returns the result and the buffer once the call has ended. Until then the call takes the
+    /// level of its poller.
     #[inline]
     fn poll(&mut self) -> Poll<Answer> {
         if let State::InFlight(operation, call) = self
@@ -185,9 +188,9 @@ impl<T> AsyncCall<T, Vec<u8>> {
 impl<T: FromWord> Future for AsyncCall<T> {
     type Output = Result<T, Error>;
 
-    /// Waits for the completion, which wakes the coroutine whose id was passed to the call. The
-    /// call takes the level of the coroutine that polls it, which is therefore polled when its
-    /// level changes.
+    /// Returns `Ready` once the completion has arrived. The completion wakes the coroutine whose id
+    /// was passed to the call. The call takes the level of the coroutine that polls it, so this
+    /// coroutine is polled again when its level changes.
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = self.state.poll();
         answer.map(|(result, _)| result.map(T::from_word))

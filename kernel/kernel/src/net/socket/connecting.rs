@@ -36,7 +36,7 @@ impl Stack {
         let index = self.add_stream(share, Owner::Listener(port))?;
         // The new socket listens from now on; so does each socket of the listener whose connection
         // has closed.
-        self.changed(index);
+        self.update_socket(index);
         Ok(index)
     }
 
@@ -51,7 +51,7 @@ impl Stack {
         socket.set_timeout(Some(STALL_TIMEOUT));
         socket.set_ack_delay(is_own.then_some(ACK_DELAY));
         drop(endpoint);
-        self.changed(index);
+        self.update_socket(index);
     }
 
     fn is_connected(&self, port: u16, address: u32, peer_port: u16) -> bool {

@@ -1,4 +1,4 @@
-//! Tests of user interrupts: which threads are interrupted by a completion.
+//! Tests of user interrupts: which completions interrupt a running program.
 
 use alloc::format;
 use alloc::rc::Rc;
@@ -12,9 +12,9 @@ use os_user::{asynchronous, ensure, now, read, sleep, ticks_per_second};
 use crate::{close, new_pipe};
 
 /// A coroutine that never yields its hart must observe that a more urgent coroutine has become
-/// ready. Only an interrupt can have notified the scheduler.
+/// ready. The running coroutine makes no system call, so only an interrupt can tell the scheduler.
 pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
-    // On a slow machine the sleep may end before this poll begins.
+    // On a slow machine the sleep may end before the loop below begins. Then try a longer sleep.
     for micros in [3_000, 30_000, 300_000] {
         let woken = Rc::new(Cell::new(0));
         let sleeper = {
@@ -39,7 +39,10 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
             rounds += 1;
             halves += 0.5;
         }
-        ensure!(halves * 2.0 == f64::from(rounds), "{halves} halves");
+        ensure!(
+            halves * 2.0 == f64::from(rounds),
+            "floating-point state was lost: {halves} * 2 != {rounds}"
+        );
         ensure!(
             woken.get() == 0,
             "the coroutine has run in the middle of this poll"
@@ -51,8 +54,8 @@ pub(crate) async fn user_interrupt_reaches_a_running_coroutine() -> Outcome {
     Err("every sleep ended too soon".into())
 }
 
-/// A coroutine that makes no system call learns that its read has finished when another process, on
-/// any hart, has written. An interrupt of the hart of the coroutine reports the completion.
+/// Another process, on any hart, writes the byte that a coroutine reads. Meanwhile the reader's
+/// process makes no system call, so an interrupt on its hart must report the completion.
 pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
     for micros in [5_000, 50_000, 500_000] {
         let pipe = new_pipe()?;
@@ -98,7 +101,7 @@ pub(crate) async fn user_interrupt_is_caused_by_another_process() -> Outcome {
 
 /// A completion does not interrupt a program that is draining the ring, because the program checks
 /// the ring again when it has drained it.
-pub(crate) async fn draining_thread_is_not_interrupted() -> Outcome {
+pub(crate) async fn draining_program_is_not_interrupted() -> Outcome {
     let pipe = new_pipe()?;
     let reading = async move { read!(pipe.reader, vec![0; 1], current()).await.0 };
     let reader = spawn(reading, Some(10)).map_err(message)?;
@@ -107,7 +110,7 @@ pub(crate) async fn draining_thread_is_not_interrupted() -> Outcome {
     let files = [pipe.reader, pipe.writer];
     let limit = now() + 40 * ticks_per_second();
     let before = asynchronous::interrupts();
-    // The program is already draining when the child starts, however soon the child's byte arrives.
+    // Start the child inside, so that its byte cannot arrive before the draining begins.
     let (child, during) = asynchronous::without_interrupts(|| {
         let child = os_user::spawn("child", b"late 2000", &files, 10);
         while !asynchronous::has_completions() && now() < limit {}

@@ -36,7 +36,7 @@ use forms::{
     both_forms_of_sleep_until, both_forms_of_spawn_and_wait, both_forms_of_thread_join,
 };
 use interrupts::{
-    draining_thread_is_not_interrupted, user_interrupt_is_caused_by_another_process,
+    draining_program_is_not_interrupted, user_interrupt_is_caused_by_another_process,
     user_interrupt_reaches_a_running_coroutine,
 };
 
@@ -45,7 +45,7 @@ os_user::coroutine_entry!(main);
 tests! {
     more_urgent_coroutine_runs_first,
     reprio_moves_a_ready_coroutine,
-    wake_of_a_dead_cid_is_false,
+    waking_an_ended_coroutine_returns_false,
     wakes_are_not_lost,
     join_returns_the_result,
     cancelled_coroutine_has_no_result,
@@ -62,7 +62,7 @@ tests! {
     pipe_ring_of_coroutines,
     user_interrupt_reaches_a_running_coroutine,
     user_interrupt_is_caused_by_another_process,
-    draining_thread_is_not_interrupted,
+    draining_program_is_not_interrupted,
     calls_in_flight_are_limited,
     cancelled_call_is_an_error,
     every_call_can_be_cancelled,
@@ -114,14 +114,14 @@ async fn spin() -> isize {
 }
 
 /// Returns a future that appends `number` to `order`.
-fn note(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
+fn record(order: &Rc<RefCell<Vec<u8>>>, number: u8) -> impl Future<Output = ()> + 'static {
     let order = order.clone();
     async move { order.borrow_mut().push(number) }
 }
 
-/// Waits until `order` has `count` entries. The function does not await the coroutines, because
-/// that would lend them the level of the test.
-async fn wait_until_noted(order: &RefCell<Vec<u8>>, count: usize) {
+/// Waits until `order` has `count` entries. The function does not await the coroutines, because an
+/// awaited coroutine takes the level of a more urgent waiter, here of the test.
+async fn wait_until_recorded(order: &RefCell<Vec<u8>>, count: usize) {
     while order.borrow().len() < count {
         sleep(1_000).await;
     }
@@ -131,12 +131,12 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
     let mut handles = Vec::new();
     for (number, level) in [(0, 50), (1, 41), (2, 60), (3, 41), (4, 35)] {
-        handles.push(spawn(note(&order, number), Some(level)).map_err(message)?);
+        handles.push(spawn(record(&order, number), Some(level)).map_err(message)?);
     }
-    wait_until_noted(&order, 5).await;
+    wait_until_recorded(&order, 5).await;
     let mut order = order.take();
     if sys::has_chaos() && order[1..3] == [3, 1] {
-        // Chaos shuffles the coroutines of a level.
+        // In chaos mode the scheduler shuffles the coroutines of a level.
         order[1..3].reverse();
     }
     ensure!(order == [4, 1, 3, 0, 2], "ran in the order {order:?}");
@@ -145,23 +145,23 @@ async fn more_urgent_coroutine_runs_first() -> Outcome {
 
 async fn reprio_moves_a_ready_coroutine() -> Outcome {
     let order = Rc::new(RefCell::new(Vec::new()));
-    spawn(note(&order, 0), Some(50)).map_err(message)?;
-    let second = spawn(note(&order, 1), Some(50)).map_err(message)?;
+    spawn(record(&order, 0), Some(50)).map_err(message)?;
+    let second = spawn(record(&order, 1), Some(50)).map_err(message)?;
     ensure!(reprio(second.cid(), 40), "the coroutine has ended");
     ensure!(!reprio(second.cid(), 64), "level 64 is accepted");
-    wait_until_noted(&order, 2).await;
+    wait_until_recorded(&order, 2).await;
     let order = order.take();
     ensure!(order == [1, 0], "ran in the order {order:?}");
     Ok(())
 }
 
-async fn wake_of_a_dead_cid_is_false() -> Outcome {
+async fn waking_an_ended_coroutine_returns_false() -> Outcome {
     let handle = spawn(async {}, None).map_err(message)?;
     let cid = handle.cid();
     handle.await;
-    for dead in [cid, 0, 1 << 40, u64::MAX] {
-        ensure!(!wake(dead), "{dead:#x} was woken");
-        ensure!(!reprio(dead, 5), "the level of {dead:#x} was changed");
+    for cid in [cid, 0, 1 << 40, u64::MAX] {
+        ensure!(!wake(cid), "{cid:#x} was woken");
+        ensure!(!reprio(cid, 5), "the level of {cid:#x} was changed");
     }
     Ok(())
 }
@@ -219,7 +219,8 @@ async fn sleepers_wake_in_order_of_deadline() -> Outcome {
         ensure!(handle.await == Some(true), "a sleep ended early");
     }
     let order = order.take();
-    // Without the argument `exact`, the host may stop harts until several deadlines have passed.
+    // Only the argument `exact` guarantees the order. Without it, the host may stop a hart until
+    // several deadlines have passed.
     let is_exact = os_user::argument() == b"exact";
     ensure!(
         !is_exact || order.is_sorted(),

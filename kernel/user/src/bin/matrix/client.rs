@@ -12,13 +12,17 @@ use crate::{PORT, connect as connect_to, level_of, square};
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
+    /// Order of the matrices.
     pub(crate) n: usize,
     pub(crate) levels: usize,
+    /// Milliseconds between two requests of a connection. 0 for a closed loop, in which a
+    /// connection sends its next request after a reply.
     pub(crate) period: u64,
+    /// Measured time in milliseconds.
     pub(crate) millis: u64,
 }
 
-/// Answered requests of a connection in the measured time; times in ticks.
+/// The replies that a connection received in the measured time. All times are in ticks.
 #[derive(Default)]
 pub(crate) struct ConnectionResult {
     latencies: Vec<u64>,
@@ -28,7 +32,7 @@ pub(crate) struct ConnectionResult {
     last: u64,
 }
 
-/// Opens all connections, and sends the level of each.
+/// Opens all connections, and sends the level of each connection to its server.
 pub(crate) async fn connect(
     load: &Load,
     connections_per_server: usize,
@@ -39,52 +43,52 @@ pub(crate) async fn connect(
         os_user::write(connection, &[level_of(index % load.levels)])?;
         connections.push(connection);
     }
-    // Let the servers' coroutines or threads start.
+    // Let the servers' coroutines or threads start, for 20 ms.
     os_user::sleep(20_000).await;
     Ok(connections)
 }
 
-/// Warm-up of a closed loop, in milliseconds. After it all requests are in progress, so the number
-/// of replies in the measured time is the throughput of the server.
+/// Warm-up of a closed loop, in milliseconds. After it every connection has a request in progress,
+/// so the number of replies in the measured time is the throughput of the server.
 const WARM_UP: u64 = 100;
 
 /// Converts milliseconds to ticks.
-fn millis(millis: u64) -> u64 {
+fn ticks_of_millis(millis: u64) -> u64 {
     millis * ticks_per_second() / 1_000
 }
 
 /// A request of a connection, and the expected reply.
-struct Request {
+struct Exchange {
     request: Vec<u8>,
     expected: Vec<u8>,
 }
 
-impl Request {
-    fn new(load: &Load, at: usize) -> Request {
+impl Exchange {
+    fn new(load: &Load, connection_index: usize) -> Exchange {
         let words = load.n * load.n;
         let mut request = Vec::from((8 * words as u32).to_le_bytes());
-        for place in 0..words {
-            request.extend_from_slice(&((place * 31 + at) as u64).to_le_bytes());
+        for position in 0..words {
+            request.extend_from_slice(&((position * 31 + connection_index) as u64).to_le_bytes());
         }
         let expected = square(&request);
-        Request { request, expected }
+        Exchange { request, expected }
     }
 }
 
-/// Sends requests on all connections until the time has passed. The expected replies are computed
-/// before the time begins.
+/// Sends requests on all connections until the measured time ends. The expected replies are
+/// computed before it begins.
 pub(crate) async fn run(
     load: &Load,
     connections: Vec<usize>,
 ) -> Result<Vec<ConnectionResult>, Error> {
-    let questions = (0..connections.len()).map(|at| Request::new(load, at));
-    let questions: Vec<_> = questions.collect();
+    let exchanges = (0..connections.len()).map(|index| Exchange::new(load, index));
+    let exchanges: Vec<_> = exchanges.collect();
     let (start, load) = (now(), *load);
     let mut clients = Vec::new();
-    let pairs = connections.into_iter().zip(questions);
-    for (at, (connection, question)) in pairs.enumerate() {
-        let client = ask(load, connection, at, question, start);
-        clients.push(spawn(client, Some(level_of(at % load.levels)))?);
+    let pairs = connections.into_iter().zip(exchanges);
+    for (index, (connection, exchange)) in pairs.enumerate() {
+        let client = run_connection(load, connection, index, exchange, start);
+        clients.push(spawn(client, Some(level_of(index % load.levels)))?);
     }
     let mut results = Vec::new();
     for client in clients {
@@ -93,30 +97,30 @@ pub(crate) async fn run(
     Ok(results)
 }
 
-async fn ask(
+async fn run_connection(
     load: Load,
     connection: usize,
-    at: usize,
-    question: Request,
+    index: usize,
+    exchange: Exchange,
     start: u64,
 ) -> Result<ConnectionResult, Error> {
-    let Request {
+    let Exchange {
         mut request,
         expected,
-    } = question;
+    } = exchange;
     let begin = match load.period {
-        0 => start + millis(WARM_UP),
+        0 => start + ticks_of_millis(WARM_UP),
         _ => start,
     };
-    let end = begin + millis(load.millis);
+    let end = begin + ticks_of_millis(load.millis);
     let mut result = ConnectionResult::default();
     let mut buffer = vec![0; expected.len()];
-    for turn in 0.. {
+    for round in 0.. {
         // The connections' requests are spread over a period.
-        let offset = millis(load.period) * at as u64 / load.connections as u64;
+        let offset = ticks_of_millis(load.period) * index as u64 / load.connections as u64;
         let intended = match load.period {
             0 => now(),
-            period => start + offset + turn * millis(period),
+            period => start + offset + round * ticks_of_millis(period),
         };
         if intended >= end {
             break;
@@ -135,6 +139,7 @@ async fn ask(
             }
         }
         if received != expected {
+            // No error code stands for a wrong reply.
             return Err(Error::BadArgument);
         }
         let received_at = now();
@@ -150,30 +155,30 @@ async fn ask(
     Ok(result)
 }
 
-/// Percentiles of the latencies, in thousandths.
-const SHARES: [usize; 6] = [250, 500, 750, 900, 990, 999];
+/// Quantiles of the latencies that the report contains, in thousandths.
+const PERMILLES: [usize; 6] = [250, 500, 750, 900, 990, 999];
 
-/// Returns mean, standard deviation, and the latency for each of [`SHARES`], in microseconds.
-fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; SHARES.len()]) {
+/// Returns mean, standard deviation, and the latency for each of [`PERMILLES`], in microseconds.
+fn summary(latencies: &mut [u64]) -> (u64, u64, [u64; PERMILLES.len()]) {
     latencies.sort_unstable();
     let count = latencies.len() as u64;
     let micros = |ticks: u64| ticks * 1_000_000 / ticks_per_second();
     let Some(last) = latencies.len().checked_sub(1) else {
-        return (0, 0, [0; SHARES.len()]);
+        return (0, 0, [0; PERMILLES.len()]);
     };
     let mean = latencies.iter().sum::<u64>() / count;
     let squares = latencies
         .iter()
         .map(|latency| latency.abs_diff(mean).pow(2));
     let deviation = (squares.sum::<u64>() / count).isqrt();
-    let percentile = |share: usize| micros(latencies[last * share / 1000]);
-    (micros(mean), micros(deviation), SHARES.map(percentile))
+    let percentile = |permille: usize| micros(latencies[last * permille / 1000]);
+    (micros(mean), micros(deviation), PERMILLES.map(percentile))
 }
 
 /// Returns the nanoseconds per request, from the first reply of each connection to its last, or 0
-/// if a connection has fewer than two replies. In a closed loop connections are served in turn, and
-/// several replies may arrive at the end of a turn, so the number of replies in a fixed time is off
-/// by up to a turn.
+/// if a connection has fewer than two replies. In a closed loop the server serves the connections
+/// in rounds, and several replies may arrive at the end of a round, so the number of replies in a
+/// fixed time has an error of up to one round.
 fn nanos_per_request(results: &[&ConnectionResult]) -> u64 {
     // Scale of `rate`, which counts requests per tick.
     const SCALE: u64 = 1_000_000_000_000;
@@ -188,11 +193,16 @@ fn nanos_per_request(results: &[&ConnectionResult]) -> u64 {
     (SCALE * nanos_of_tick).checked_div(rate).unwrap_or(0)
 }
 
+/// Prints a line for all connections, and a line for each level: `model`, the numbers of the load
+/// (connections, n, levels, period), the level or `all`, the number of replies, the duration in
+/// ticks, the mean, median and p99 latency and the standard deviation, the pages that the servers
+/// use, the p25, p75, p90 and p999 latency, and the nanoseconds per request. Latencies are in
+/// microseconds.
 pub(crate) fn report(
     model: &str,
     load: &Load,
     results: &[ConnectionResult],
-    took: u64,
+    duration: u64,
     pages: isize,
 ) {
     let line = |row: &str, connections: &[&ConnectionResult]| {
@@ -201,7 +211,7 @@ pub(crate) fn report(
         let (mean, deviation, [p25, median, p75, p90, p99, p999]) = summary(&mut sorted);
         let (count, nanos) = (sorted.len(), nanos_per_request(connections));
         println!(
-            "matrix: {model} {} {} {} {} {row} {count} {took} {mean} {median} {p99} {deviation} {pages} \
+            "matrix: {model} {} {} {} {} {row} {count} {duration} {mean} {median} {p99} {deviation} {pages} \
              {p25} {p75} {p90} {p999} {nanos}",
             load.connections, load.n, load.levels, load.period
         );

@@ -1,4 +1,7 @@
 //! Tests of the order in which programs run, and of their quanta.
+//!
+//! If [`is_exact`], the machine counts instructions as time, so times and shares are deterministic.
+//! Otherwise the host decides when a hart runs, and they are not checked.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -7,7 +10,7 @@ use os_user::{Error, now, pipe, read, sleep_micros, spawn, sys, wait};
 
 use crate::{LATER, Outcome, close, ensure, is_exact, is_single, message, run};
 
-pub(crate) fn forged_levels_are_errors() -> Outcome {
+pub(crate) fn invalid_levels_are_errors() -> Outcome {
     for level in [64, 256, usize::MAX] {
         let result = sys::set_level(level);
         ensure!(
@@ -18,20 +21,20 @@ pub(crate) fn forged_levels_are_errors() -> Outcome {
     // Level 63 is reserved for idle harts.
     ensure!(
         sys::set_level(63) == Err(Error::BadArgument),
-        "a process may set level 63"
+        "a process has set its level to 63"
     );
     ensure!(
         spawn("child", b"exit 0", &[], 63).is_err(),
-        "a child may have level 63"
+        "a child of level 63 was started"
     );
     let seen = run("urgent 10", &[1, 1], LATER)?;
     ensure!(seen == 0, "a child went above its ceiling");
     Ok(())
 }
 
-/// Starts children that write their number when they run. They are less urgent than this process,
-/// so none runs before all are ready on a single hart; on several harts, more urgent endless loops,
-/// the hogs, keep the children from running.
+/// Starts children that write their number when they run. On a single hart, no child runs before
+/// this process waits, because the children are less urgent. On several harts, endless loops that
+/// are more urgent than the children (the hogs) occupy the harts until all children are ready.
 pub(crate) fn more_urgent_process_runs_first() -> Outcome {
     let pipe = pipe().map_err(message)?;
     let mut hogs = Vec::new();
@@ -46,7 +49,8 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
         let files = [0, pipe.writer];
         children.push(spawn("child", argument.as_bytes(), &files, level).map_err(message)?);
     }
-    // All harts but one remain occupied.
+    // With the end of the hogs, several harts become free, each at its own time, so the order is
+    // checked only on a single hart.
     for hog in &hogs {
         sys::kill(*hog).map_err(message)?;
     }
@@ -67,10 +71,9 @@ pub(crate) fn more_urgent_process_runs_first() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn equal_levels_share() -> Outcome {
+pub(crate) fn equal_levels_share_the_hart() -> Outcome {
     let mut pipes = Vec::new();
     let mut children = Vec::new();
-    // Unless the machine counts instructions, the host determines the shares.
     let task: &[u8] = if is_exact() {
         b"share 200"
     } else {
@@ -94,7 +97,7 @@ pub(crate) fn equal_levels_share() -> Outcome {
     let largest = shares.iter().max().copied().unwrap_or(0);
     ensure!(
         !is_exact() || (smallest > 0 && smallest * 4 > largest),
-        "the children had {shares:?} ticks"
+        "the children ran for {shares:?} ticks"
     );
     Ok(())
 }
@@ -106,7 +109,10 @@ pub(crate) fn floating_point_survives_preemption() -> Outcome {
         children.push(spawn("child", argument.as_bytes(), &[1, 1], LATER).map_err(message)?);
     }
     for child in children {
-        ensure!(wait(child).map_err(message)? == 0, "a sum is wrong");
+        ensure!(
+            wait(child).map_err(message)? == 0,
+            "a child has lost its floating-point state"
+        );
     }
     Ok(())
 }
@@ -124,7 +130,7 @@ pub(crate) fn process_is_as_urgent_as_its_coroutines() -> Outcome {
     let later_ticks = now() - start;
     wait(spinning).map_err(message)?;
     let quarter_second = os_user::ticks_per_second() / 4;
-    // Unless the machine counts instructions, the host may stop the harts for longer than that.
+    // The host may stop the harts for a quarter of a second.
     ensure!(
         sooner_ticks < quarter_second || !is_exact(),
         "the more urgent child took {sooner_ticks} ticks"
@@ -160,7 +166,7 @@ pub(crate) fn urgent_wake_preempts_a_program_at_once() -> Outcome {
     }
     sys::kill(hog).map_err(message)?;
     wait(hog).map_err(message)?;
-    // With `exact`, a tick is 100 instructions; the quantum is 50,000 ticks.
+    // On an exact machine, a tick is 100 instructions; the quantum is 50,000 ticks.
     ensure!(
         !is_exact() || max_delay <= 100,
         "up to {max_delay} ticks late"
