@@ -9,12 +9,12 @@ pub(crate) enum Finding {
     Contradicted,
     /// The claim can neither hold nor fail here, for this reason.
     NotComparable(&'static str),
-    /// There are no figures.
+    /// This machine has no figures for the claim.
     Unmeasured,
 }
 
 impl Finding {
-    /// Returns the finding for a claim, given whether it holds here.
+    /// Returns `Reproduced` if the claim holds on this machine, otherwise `Contradicted`.
     pub(crate) fn reproduced_if(holds: bool) -> Finding {
         if holds {
             Finding::Reproduced
@@ -52,12 +52,13 @@ impl Claim {
 }
 
 pub(crate) fn table(title: impl Into<String>, claims: Vec<Claim>) -> Table {
+    // `<` aligns a column left.
     let mut table = Table::new(title, &["<source", "<published", "<here", "<verdict"]);
     for claim in claims {
         let verdict = match claim.finding {
             Finding::Reproduced => "reproduced".to_owned(),
             Finding::Contradicted => "**contradicted**".to_owned(),
-            Finding::NotComparable(why) => format!("not comparable: {why}"),
+            Finding::NotComparable(reason) => format!("not comparable: {reason}"),
             Finding::Unmeasured => "not measured".to_owned(),
         };
         table.row([

@@ -1,11 +1,12 @@
-//! Gives a section a network namespace of its own, with the kernel's default congestion control.
+//! Gives a section of the benchmark a network namespace of its own, with the kernel's default
+//! congestion control.
 //!
 //! Servers and clients inherit the namespace from the thread that starts them. Connections of other
 //! programs do not affect this network, and TCP behaves the same on every machine. BBR, which some
 //! machines use by default, would pace the segments of a busy connection by timers, which can delay
 //! replies by milliseconds.
 //!
-//! The kernel reports the start and the end of processes to the machine's namespace only, so
+//! The kernel reports the start and the end of processes to the initial network namespace only, so
 //! sections whose programs need these reports stay there.
 
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use crate::section::Section;
 
-/// The kernel's default algorithm of congestion control.
+/// The kernel's default congestion control algorithm.
 const CONGESTION_CONTROL: &str = "cubic";
 const CONGESTION_CONTROL_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
@@ -47,7 +48,7 @@ impl Drop for Namespace {
         // namespace.
         let outcome =
             check(unsafe { libc::setns(self.outer_namespace.as_raw_fd(), libc::CLONE_NEWNET) });
-        outcome.expect("cannot return to the machine's network namespace");
+        outcome.expect("cannot return to the previous network namespace");
     }
 }
 
@@ -55,14 +56,14 @@ impl Drop for Namespace {
 /// network.
 pub(crate) fn with_network<T>(section: Section, measure: impl FnOnce() -> T) -> (T, String) {
     let namespace = (!section.needs_process_events()).then(Namespace::enter);
-    let place = match namespace {
+    let location = match namespace {
         None => "in the machine's network namespace".to_owned(),
         Some(Ok(_)) => "in a network namespace of its own".to_owned(),
         Some(Err(ref error)) => format!("in the machine's network namespace ({error})"),
     };
     let congestion_control = std::fs::read_to_string(CONGESTION_CONTROL_FILE);
-    let name = congestion_control.unwrap_or_default();
-    let description = format!("TCP congestion control {}, {place}", name.trim());
+    let algorithm = congestion_control.unwrap_or_default();
+    let description = format!("TCP congestion control {}, {location}", algorithm.trim());
     (measure(), description)
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn only_a_section_without_the_daemon_enters_its_own_network_and_leaves_it() {
+    fn only_a_section_without_process_events_runs_in_its_own_namespace() {
         let link = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         let outer_namespace = link();
         let ((inner, outcome), description) = with_network(Section::Plaintext, || {

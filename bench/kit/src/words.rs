@@ -1,6 +1,6 @@
 //! Parses command lines of peers (programs on other runtimes, with which the benchmarks compare
-//! Upshift): a word that selects the work, and options. An invalid command line ends the process
-//! with status 2 and a message.
+//! Upshift): a word that names the work, and options. clap rejects an invalid command line: the
+//! caller's `get_matches` prints a message and ends the process with status 2.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
@@ -9,20 +9,19 @@ const WORD: &str = "WORD";
 const VARIANT: &str = "variant";
 
 /// Creates the command `WORD [--variant V]`: the word is one of `words`, and the variant is one of
-/// `variants`, or any text if there are none.
+/// `variants`, by default the first. If `variants` is empty, any text is accepted, and there is no
+/// default.
 pub(crate) fn command(words: &[&'static str], variants: &[&'static str]) -> Command {
     let mut variant = Arg::new(VARIANT).long(VARIANT);
     if let [first, ..] = variants {
-        variant = variant
-            .value_parser(possible(variants))
-            .default_value(*first);
+        variant = variant.value_parser(one_of(variants)).default_value(*first);
     }
     Command::new("peer")
-        .arg(Arg::new(WORD).required(true).value_parser(possible(words)))
+        .arg(Arg::new(WORD).required(true).value_parser(one_of(words)))
         .arg(variant)
 }
 
-fn possible(values: &[&'static str]) -> PossibleValuesParser {
+fn one_of(values: &[&'static str]) -> PossibleValuesParser {
     PossibleValuesParser::new(values.iter().copied())
 }
 
@@ -33,7 +32,7 @@ pub(crate) fn word(matches: &ArgMatches, words: &[&str]) -> usize {
     index.expect("clap accepts no other word")
 }
 
-/// Returns the variant; empty without the option.
+/// Returns the variant, or an empty string if there is neither an option nor a default.
 pub(crate) fn variant(matches: &ArgMatches) -> String {
     matches
         .get_one::<String>(VARIANT)

@@ -1,13 +1,14 @@
-//! Measures the cost of a thread switch and of a timer on this machine, and derives the shortest
-//! sensible quantum (time slice).
+//! Measures the cost of a thread switch, of a timer and of a *look* on this machine, and derives
+//! the shortest sensible quantum (time slice).
 //!
 //! A *dispatcher* is a thread with a higher priority than the running thread. A timer wakes the
 //! dispatcher, which briefly interrupts the running thread. This interruption is called a *look*.
 //!
 //! Two threads are pinned to one CPU and put into SCHED_FIFO: a *measurer*, and a *partner* that
-//! the measurer switches to. Every loop is bounded by a count and a deadline, and all loops
-//! together take less than 1 s. Both threads end afterwards, so no thread is left elevated. After
-//! each 20 ms of measurement, both threads sleep for 5 ms, so that ordinary threads get this CPU.
+//! the measurer switches to. Every loop is bounded by a count, and by a deadline
+//! [`LONGEST_CALIBRATION`] after the start. Both threads end afterwards, so no thread is left
+//! elevated. After each 20 ms of measurement, both threads sleep for 5 ms, so that ordinary threads
+//! get this CPU.
 
 mod bench;
 mod partner;
@@ -78,12 +79,12 @@ pub struct TimerFloor {
 pub struct Calibration {
     /// The measured CPU.
     pub cpu: usize,
-    /// Time in which a thread is elevated, runs and demotes itself, and the first thread runs
-    /// again. This takes two calls and two switches.
+    /// Time from the call that elevates the partner until the measurer runs again, after the
+    /// partner has run and demoted itself. This takes two calls and two switches.
     pub switch: Quantiles,
     /// Time of a change of priority without a switch.
     pub change: Quantiles,
-    /// Time in which one thread wakes the other by futex and sleeps, on the same CPU.
+    /// Time of a hand-over on one CPU: a thread wakes the other by futex and then sleeps itself.
     pub hand_over: Quantiles,
     /// Measurements of timers, by delay.
     pub timers: Vec<TimerFloor>,
@@ -152,9 +153,9 @@ impl Calibration {
     /// 1. a slice is at most twice as long as requested (*lateness ≤ quantum*), because with a
     ///    shorter quantum, lateness rather than the quantum determines the length of a slice; and
     /// 2. at most a third of the CPU time goes into looks (*2 × look ≤ quantum + lateness*, because
-    ///    a slice actually lasts for quantum and lateness). With a shorter quantum, an overload of
-    ///    long requests costs more than preemption gains. A third is much, but this is a bound, not
-    ///    advice, and the time is spent only while long requests are being interrupted.
+    ///    a slice actually lasts for quantum and lateness). With a shorter quantum, under an
+    ///    overload of long polls, preemption costs more than it gains. A third is a bound, not a
+    ///    recommendation. The time is spent only while long polls are being interrupted.
     ///
     /// The result is in whole µs, at least 5 µs and at most 4 ms. Delays between two measured
     /// delays are interpolated.
@@ -169,9 +170,9 @@ impl Calibration {
             .unwrap_or(Duration::from_micros(MAX_QUANTUM_US))
     }
 
-    /// Returns `figure` for a delay of `requested`, interpolated linearly between the two measured
-    /// delays around it.
-    fn interpolate(&self, requested: Duration, figure: impl Fn(&TimerFloor) -> u64) -> u64 {
+    /// Returns `quantity` for a delay of `requested`, interpolated linearly between the two
+    /// measured delays around it.
+    fn interpolate(&self, requested: Duration, quantity: impl Fn(&TimerFloor) -> u64) -> u64 {
         let requested = nanos(requested);
         let above = self
             .timers
@@ -181,11 +182,11 @@ impl Calibration {
             self.timers.get(above),
         ) {
             (None, None) => 0,
-            (Some(timer), None) | (None, Some(timer)) => figure(timer),
+            (Some(timer), None) | (None, Some(timer)) => quantity(timer),
             (Some(low), Some(high)) => {
                 let part = (requested - low.requested_ns) as f64
                     / (high.requested_ns - low.requested_ns) as f64;
-                let (from, to) = (figure(low) as f64, figure(high) as f64);
+                let (from, to) = (quantity(low) as f64, quantity(high) as f64);
                 (from + (to - from) * part) as u64
             }
         }
@@ -224,12 +225,12 @@ pub enum CalibrateError {
         /// The CPUs that this thread may use.
         allowed: Vec<usize>,
     },
-    /// A thread could not be elevated although it seemed permitted.
+    /// A thread could not be elevated, although the check of the rights had passed.
     Elevate(ElevateError),
     /// Threads, timers or memory are exhausted.
     Os(io::Error),
-    /// The machine was too busy, because other real-time threads held the CPU or because throttling
-    /// stopped the calibration.
+    /// The machine was too busy, because other real-time threads held the CPU or because real-time
+    /// throttling stopped the calibration.
     TooBusy,
 }
 
@@ -243,7 +244,7 @@ impl fmt::Display for CalibrateError {
             CalibrateError::Elevate(error) => error.fmt(f),
             CalibrateError::Os(error) => write!(f, "cannot calibrate: {error}"),
             CalibrateError::TooBusy => f.write_str(
-                "too few samples in the time allowed: other real-time threads hold this CPU, or throttling stopped it; \
+                "too few samples in the time allowed: other real-time threads hold this CPU, or real-time throttling stopped the calibration; \
                  try again, or another CPU",
             ),
         }
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_between_two_delays_lie_on_a_line() {
+    fn values_between_two_delays_are_interpolated() {
         let calibration = calibration(0, &[(10, 4), (20, 8)]);
         let lateness_us = |us| calibration.lateness(Duration::from_micros(us)).as_micros();
         assert_eq!([1, 10, 15, 20, 99].map(lateness_us), [4, 4, 6, 8, 8]);

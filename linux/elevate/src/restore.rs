@@ -1,26 +1,27 @@
 //! Restores the former policy of one thread. Guards, exit handlers and the guardian process use
 //! this routine.
 //!
-//! The routine is idempotent, allocates nothing and takes no lock. In Linux, lowering a thread of
-//! the same user needs no rights, so the routine works even after rights were lost. If the thread
-//! has kept capabilities that the caller has lost, the routine fails. The record then stays, and
-//! the guardian or the next attempt restores the thread. The routine tries these settings in turn
-//! until the kernel accepts one, and returns which one it was ([`Restored`]):
+//! The routine is idempotent, allocates nothing and takes no lock. On Linux, lowering a thread of
+//! the same user needs no rights, so the routine works even after this process has lost its rights.
+//! If the thread has kept capabilities that the caller has lost, the routine fails. The thread's
+//! record then stays in the table, and the guardian or the next attempt restores the thread. The
+//! routine tries these settings in turn until the kernel accepts one, and returns which one it was
+//! ([`Restored`]):
 //!
 //! 1. the exact former policy;
 //! 2. the former policy with the reset-on-fork flag, which only the privileged may clear;
 //! 3. a policy that is not above the former one: the former priority as SCHED_FIFO, or the former
 //!    class at the thread's present nice value.
 //!
-//! A value is restored only if this crate has set the present value. A value that another program
-//! has set since is left alone ([`Restored::Superseded`]). The crate recognises its own values,
-//! because all its policies reset on fork, and because the last nice values and CPUs that it has
-//! set are recorded. A thread without CAP_SYS_NICE cannot leave a policy that resets on fork for a
-//! policy that does not.
+//! A setting (policy, nice value, CPUs) is restored only if this crate has made the present
+//! setting. A setting that another program has made since is left alone ([`Restored::Superseded`]).
+//! The crate recognises its own settings, because all its policies reset on fork, and because the
+//! last nice values and CPUs that it has set are recorded. A thread without CAP_SYS_NICE cannot
+//! leave a policy that resets on fork for a policy that does not.
 //!
-//! A thread is restored only if tid *and* birth match. If the birth cannot be read (for example
-//! because no descriptor is free), the thread is changed only if its policy looks like a policy of
-//! this crate, or if its policy cannot be read either.
+//! A thread is restored only if its tid *and* its start time (*birth*) match. If the birth cannot
+//! be read (for example because no descriptor is free), the thread is changed only if its policy
+//! looks like a policy of this crate, or if its policy cannot be read either.
 
 use std::io;
 
@@ -34,8 +35,8 @@ use crate::table::{Pin, Record, Table};
 pub enum Restored {
     /// The former policy and CPUs are restored.
     Exactly,
-    /// All is restored but `SCHED_RESET_ON_FORK`, which needs CAP_SYS_NICE to be cleared. Children
-    /// of the thread get `SCHED_OTHER`, nice ≥ 0.
+    /// Everything is restored, except that `SCHED_RESET_ON_FORK` stays set, because clearing it
+    /// needs CAP_SYS_NICE. Children of the thread get `SCHED_OTHER`, nice ≥ 0.
     ExceptResetOnFork,
     /// Another program has set the thread's policy since, and that policy is left alone.
     Superseded,
@@ -124,9 +125,10 @@ pub(crate) fn restore(sys: &dyn Sys, table: &Table, record: &Record) -> io::Resu
     }
 }
 
-/// Returns a record for the thread that a vanished thread has become by `exec`. A thread that calls
-/// `exec` takes the place of the main thread of its process, and keeps its policy. So a main thread
-/// that looks elevated and has no record of its own is the vanished thread.
+/// If the recorded thread has vanished because it has become the main thread of its process by
+/// `exec`, returns a record for the main thread. A thread that calls `exec` takes the place of the
+/// main thread of its process, and keeps its policy. So a main thread that looks elevated and has
+/// no record of its own is the vanished thread.
 fn exec_successor(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Record> {
     let (leader, leader_birth) = record.leader?;
     let is_elevated = Policy::of(sys, leader).is_ok_and(|policy| policy.looks_elevated());
@@ -150,11 +152,12 @@ fn exec_successor(sys: &dyn Sys, table: &Table, record: &Record) -> Option<Recor
 
 fn restore_thread(sys: &dyn Sys, record: &Record) -> io::Result<Restored> {
     match retry_transient(|| sys.birth(record.tid)) {
-        Ok(start) if start != record.birth => return Ok(Restored::Gone),
+        Ok(birth) if birth != record.birth => return Ok(Restored::Gone),
         Ok(_) => {}
         Err(error) if is_gone(&error) => return Ok(Restored::Gone),
         Err(_) => match retry_transient(|| Policy::of(sys, record.tid)) {
             Ok(policy) if policy.looks_elevated() => {}
+            // A thread that does not look elevated is another one, or was restored already.
             Ok(_) => return Ok(Restored::Gone),
             Err(error) if is_gone(&error) => return Ok(Restored::Gone),
             // The thread may be another one with this tid, but lowering another thread is a lesser
@@ -243,6 +246,7 @@ fn has_nice(attr: &SchedAttr) -> bool {
 fn fallbacks(former: &SchedAttr) -> impl Iterator<Item = (i32, i32)> {
     let former = *former;
     let real_time = Policy::from_attr(former).real_time();
+    // Real-time priorities from 50 on are left to others, so they have no equivalent here.
     let lower = (1..=49)
         .contains(&real_time)
         .then_some((libc::SCHED_FIFO, real_time as i32));

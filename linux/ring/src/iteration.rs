@@ -224,7 +224,7 @@ impl Driver {
                     read += 1;
                     self.dispatch(entry.user_data(), entry.result(), entry.flags());
                 }
-                if !uring.refill() {
+                if !uring.sync_completions() {
                     break;
                 }
             },

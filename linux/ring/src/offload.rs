@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!   Queued ──run──► Running ──call returns──► posted: result of the call
-//!     └──── cancelled, or dropped unrun ──────────► posted: ECANCELED
+//!     ├──── cancelled, or dropped unrun ──────────► posted: ECANCELED
+//!     └──── refused ──────────────────────────────► posted: another errno
 //! ```
 //!
-//! Cancelling does not interrupt a running call, which ends when the kernel ends it. The memory
-//! that the call uses must stay valid until the result is posted; the slot of the operation owns
-//! this memory until then.
+//! Cancelling does not interrupt a running call, which ends when the kernel ends it; it only keeps
+//! the call from being repeated. The memory that the call uses must stay valid until the result is
+//! posted; the slot of the operation owns this memory until then.
 
 use crate::readiness::sqe::Sqe;
 use crate::readiness::{blocking, epoll};
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io, mem, thread};
 
-/// Threads that may block. A runtime provides them; otherwise the ring starts a thread for each
-/// call.
+/// A pool of threads that may block. A runtime can provide one; without it, the ring starts a
+/// thread for each call.
 pub trait Offload: Send + Sync + fmt::Debug {
     /// Arranges that another thread [runs](Job::run) `job`. Jobs of more urgent levels (0 is the
     /// most urgent) should run first. A job that is dropped ends with ECANCELED.
@@ -31,15 +32,18 @@ pub(crate) struct ThreadPerCall;
 
 impl Offload for ThreadPerCall {
     fn offload(&self, _level: u8, job: Job) {
-        start_or_make(job, |make| {
-            let thread = thread::Builder::new().name("upshift-ring/file".into());
-            thread.stack_size(64 << 10).spawn(make).map(drop)
+        make_on_thread_or_here(job, |call| {
+            let builder = thread::Builder::new().name("upshift-ring/file".into());
+            builder.stack_size(64 << 10).spawn(call).map(drop)
         });
     }
 }
 
 /// Makes the call of `job` on a thread that `start` starts, or on this thread if `start` fails.
-fn start_or_make(mut job: Job, start: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>) {
+fn make_on_thread_or_here(
+    mut job: Job,
+    start: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
+) {
     if let Some(call) = job.0.take() {
         let fallback = call.clone();
         if start(Box::new(move || call.make())).is_err() {
@@ -179,7 +183,7 @@ mod tests {
         let posts = Arc::new(Posts::new().unwrap());
         let entry = opcode::Fsync::new(types::Fd(-1)).build().user_data(7);
         let call = Call::new(Sqe::from_entry(&entry), &posts);
-        start_or_make(Job::new(&call), |_| {
+        make_on_thread_or_here(Job::new(&call), |_| {
             Err(io::Error::from_raw_os_error(libc::EAGAIN))
         });
         assert_eq!(posts.take(), [(7, -libc::EBADF)]);

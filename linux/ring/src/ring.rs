@@ -79,8 +79,8 @@ impl Ring {
     }
 
     /// Starts an operation. On return the operation is in the submission queue, or in the backlog
-    /// of its level if the queue is full. No system call; no allocation for operations up to 64
-    /// bytes.
+    /// of its level if the queue is full. Makes no system call, and does not allocate for
+    /// operations of up to 64 bytes.
     #[inline]
     pub fn start<T: Operation>(&self, op: T, level: u8) -> Submission<T> {
         Submission::new(self.shared().driver.start(op, clamp(level)), self.shared)
@@ -100,9 +100,9 @@ impl Ring {
     }
 
     /// Receives from a Unix socket by single receives rather than one multishot operation, because
-    /// a multishot receive could miss the end. The kernel's multishot receive waits for a change
-    /// after it has taken all bytes. If the peer of a Unix socket has written and closed before,
-    /// there is no such change (seen on Linux 6.18). For TCP the kernel checks for the end.
+    /// a multishot receive could miss the end. When a multishot receive has taken all bytes, it
+    /// waits for the next event of the socket. If the peer of a Unix socket has written and closed
+    /// before, no event follows (seen on Linux 6.18). For TCP the kernel checks for the end.
     pub fn recv_unix(&self, fd: Fd, level: u8) -> RecvMulti {
         self.recv_stream(fd, level, true)
     }
@@ -134,7 +134,7 @@ impl Ring {
 
     /// Hands all pending entries to the kernel and fetches the completions that the kernel holds
     /// back; does not wait. Costs one `io_uring_enter` for each filled submission queue and for
-    /// each batch of fetched completions, and none if there is nothing to do.
+    /// each batch of fetched completions. Makes no system call if there is nothing to do.
     ///
     /// # Errors
     ///
@@ -151,8 +151,8 @@ impl Ring {
     /// [reaps](Self::reap). Afterwards only live handles keep the descriptor open. Returns the
     /// number of completions.
     ///
-    /// Costs one enter, which hands over all pending entries; none if the descriptor is not
-    /// [shared](Fd::is_shared) or if no handle was dropped before its operation ended. The
+    /// Costs one `io_uring_enter`, which hands over all pending entries; none if the descriptor is
+    /// not [shared](Fd::is_shared) or if no handle was dropped before its operation ended. The
     /// readiness driver calls `epoll_ctl` once for each operation. Calls that cannot be cancelled
     /// (mostly those on files) and operations of other rings end later, and keep the descriptor
     /// open until then.
@@ -173,7 +173,7 @@ impl Ring {
 
     /// Hands all pending entries to the kernel and waits until there is a completion, a
     /// [kick](Remote::kick) or a signal, or until `timeout` has passed. With `None` there is no
-    /// time limit. Costs one enter, after the enters that the backlog needs.
+    /// time limit. Costs one `io_uring_enter`, after those that the backlog needs.
     ///
     /// May return early; the caller reaps, looks for work and calls again. Does not block after
     /// [`shutdown`](Self::shutdown).
@@ -185,8 +185,8 @@ impl Ring {
         let shared = self.shared();
         let may_block = timeout != Some(Duration::ZERO) && !shared.driver.closing.get();
         let block = may_block && self.kick.sleep_state.sleep() == Sleep::Block;
-        // Read the mail only after the sleep state is SLEEPING: messages posted later kick the
-        // ring. Reading mail may run user code that creates work, so do not block then.
+        // Read the mail only after `sleep` has marked the thread as asleep: messages posted later
+        // kick the ring. Reading mail may run user code that creates work, so do not block then.
         let has_read_mail = shared.read_mail();
         let result = shared.driver.wait(block && !has_read_mail, timeout);
         if block {
@@ -196,8 +196,8 @@ impl Ring {
     }
 
     /// Returns whether there are completions to [reap](Self::reap) or to fetch by
-    /// [`submit`](Self::submit). Four loads. The readiness driver does not see descriptors that
-    /// have become ready since the last fetch, unless a [`RingWatch`] has reported them.
+    /// [`submit`](Self::submit). Costs four loads. The readiness driver does not see descriptors
+    /// that have become ready since the last fetch, unless a [`RingWatch`] has reported them.
     #[inline]
     pub fn has_completions(&self) -> bool {
         self.shared().driver.backend.has_completions()
@@ -211,9 +211,9 @@ impl Ring {
     }
 
     /// Returns whether a [`submit`](Self::submit) is due, because there are completions to reap or
-    /// entries to hand over. Set `busy` if the thread has not waited for a while. With
+    /// entries to hand over. `busy` says whether the thread has not waited for a while. With
     /// [`Driver::Readiness`](crate::Driver::Readiness) a submit is then also due while operations
-    /// wait, because only a submit fetches arrivals from the kernel. A few loads.
+    /// wait, because only a submit fetches arrivals from the kernel. Costs a few loads.
     #[inline]
     pub fn is_due(&self, busy: bool) -> bool {
         self.shared().driver.is_due(busy)
@@ -237,7 +237,7 @@ impl Ring {
     }
 
     /// Returns the bitmap of levels in flight: bit L is set iff an operation or an armed stream
-    /// that was started at level L has not completed. One load.
+    /// that was started at level L has not completed. Costs one load.
     #[inline]
     pub fn levels_in_flight(&self) -> u64 {
         self.shared().driver.in_flight.bitmap()
@@ -302,7 +302,7 @@ impl Ring {
     }
 
     /// Acts for the owner: reads its mail, publishes entries and reads completions. The owner's
-    /// thread must be stopped meanwhile, at a point that is not between the calls of its
+    /// thread must be stopped meanwhile, and must not be between the begin and end hooks of its
     /// [`UseHooks`](crate::UseHooks).
     ///
     /// Makes no system calls of io_uring. If [`StandInOutcome::needs_enter`] is set, the caller
@@ -339,7 +339,7 @@ impl Ring {
             .defer_user_code(runtime_vtable);
     }
 
-    /// Returns whether there is deferred user code to [take](Self::take_deferred). One load.
+    /// Returns whether there is deferred user code to [take](Self::take_deferred). Costs one load.
     #[inline]
     pub fn has_deferred(&self) -> bool {
         self.shared().driver.deferred.has_calls()
@@ -350,8 +350,8 @@ impl Ring {
         self.shared().driver.deferred.take()
     }
 
-    /// Sets the proxy that makes the system calls of owners other than the issuer. Later calls have
-    /// no effect.
+    /// Sets the proxy that makes the system calls of owners other than the
+    /// [issuer](Self::is_on_issuer_thread). Later calls have no effect.
     pub fn set_proxy(&self, proxy: Box<dyn Proxy>) {
         self.shared().driver.backend.set_proxy(proxy);
     }
@@ -367,8 +367,8 @@ impl Ring {
     /// the last handle is dropped.
     ///
     /// Blocks while the kernel executes an operation that it cannot interrupt (disk I/O). If the
-    /// kernel refuses even to wait (a seccomp filter installed in the meantime), operations stay in
-    /// flight, and dropping the ring leaks its memory.
+    /// kernel refuses even the `io_uring_enter` that waits (a seccomp filter installed in the
+    /// meantime), operations stay in flight, and dropping the ring leaks its memory.
     pub fn shutdown(&self) {
         // Only the drop needs the outcome.
         let _ = self.shared().shutdown();
@@ -376,7 +376,7 @@ impl Ring {
 }
 
 /// The outcome of [`Ring::stand_in`].
-#[must_use = "the wakers must be called"]
+#[must_use = "the deferred calls must be run"]
 #[derive(Debug)]
 pub struct StandInOutcome {
     /// Wakers and destructors that were due, to be run once the owner may continue.
@@ -393,7 +393,8 @@ fn clamp(level: u8) -> u8 {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: this is the only call, made on the ring's thread, and the last act of the ring.
+        // SAFETY: `close` is called only here, on the ring's thread, and `shared` is not used
+        // afterwards.
         unsafe { Shared::close(self.shared) };
     }
 }

@@ -1,8 +1,13 @@
 //! The io_uring driver: the two queues that are shared with the kernel, and the system call
-//! `io_uring_enter`. Only the thread that owns the ring may use it.
+//! `io_uring_enter`.
 //!
-//! The views of the queues live as long as the instance, so pushing an entry is a copy of 64 bytes
-//! and two additions, and the tail is published once per [`enter`](Uring::enter). Only
+//! Only the *owner*, the thread that uses the ring at the moment, may call the driver. The *issuer*
+//! is the thread that made the ring, and the only thread that makes system calls for it
+//! (`IORING_SETUP_SINGLE_ISSUER` requires this). An owner that is not the issuer hands its system
+//! calls to a [`Proxy`].
+//!
+//! The views of the queues are created once, with the instance, so pushing an entry is a copy of 64
+//! bytes and two additions, and the tail is published once per [`enter`](Uring::enter). Only
 //! [`close`](Uring::close) frees the instance; no method may be called after it.
 
 use crate::config::{Config, Mode};
@@ -23,7 +28,7 @@ use std::time::Duration;
 
 pub(crate) struct Uring {
     ring: ManuallyDrop<Arc<IoUring>>,
-    /// The thread that made the instance, the only one that the kernel lets enter.
+    /// The thread that made the instance.
     issuer: usize,
     proxy: OnceCell<Box<dyn Proxy>>,
     // The next three fields point into `*ring`. They own nothing and are never dropped, so they may
@@ -98,7 +103,7 @@ impl Uring {
     #[inline]
     #[expect(
         clippy::mut_from_ref,
-        reason = "owner only, and no borrow outlives a line"
+        reason = "only the owner calls this, and each borrow ends with its statement"
     )]
     fn sq(&self) -> &mut SubmissionQueue<'static> {
         // SAFETY: this is the only reference, because only the owner uses the queue, and every use
@@ -109,7 +114,7 @@ impl Uring {
     #[inline]
     #[expect(
         clippy::mut_from_ref,
-        reason = "owner only, and no borrow outlives a line"
+        reason = "only the owner calls this, and each borrow ends with its statement"
     )]
     fn cq(&self) -> &mut CompletionQueue<'static> {
         // SAFETY: this is the only reference, because only the owner uses the queue, and every use
@@ -124,6 +129,8 @@ impl Uring {
         unsafe { &*self.submitter.get() }
     }
 
+    /// Returns a watch on this ring for another thread. `levels` is the bitmap of the levels in
+    /// flight; `kick` ends a wait of the owner.
     pub(crate) fn watch(&self, levels: Arc<AtomicU64>, kick: Arc<Kick>) -> io::Result<RingWatch> {
         RingWatch::new(Arc::clone(&self.ring), levels, kick)
     }
@@ -138,7 +145,7 @@ impl Uring {
         self.issuer == this_thread()
     }
 
-    /// Makes a system call, or has the issuer make it.
+    /// Runs `call` on the issuer: directly if this is the issuer's thread, otherwise by the proxy.
     #[inline]
     fn run_on_issuer<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         if self.is_on_issuer_thread() {
@@ -153,7 +160,7 @@ impl Uring {
         let Some(proxy) = self.proxy.get() else {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the ring was made by another thread: set a proxy before it is adopted",
+                "the ring was made by another thread: call `set_proxy` before `adopt`",
             ));
         };
         let mut result = None;
@@ -169,10 +176,11 @@ impl Uring {
         self.sq().is_full()
     }
 
-    /// Puts an entry into the submission queue; no system call. Returns false if the queue is full.
+    /// Puts an entry into the submission queue. Makes no system call. Returns false if the queue is
+    /// full.
     ///
     /// # Safety
-    /// The memory that the entry points to stays valid until its terminal completion.
+    /// The memory that the entry points to must stay valid until the entry's terminal completion.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn push(&self, entry: &Entry) -> bool {
@@ -185,7 +193,8 @@ impl Uring {
         self.sq().len()
     }
 
-    /// Returns whether the kernel holds completions that only an enter brings to the queue.
+    /// Returns whether the kernel holds completions back, which reach the queue only by an
+    /// [`enter`](Self::enter) with `fetch`.
     #[inline]
     pub(crate) fn owes_completions(&self) -> bool {
         let sq = self.sq();
@@ -196,7 +205,8 @@ impl Uring {
         self.sq().cq_overflow()
     }
 
-    /// Returns whether there are completions to reap, or to fetch from the kernel. Four loads.
+    /// Returns whether there are completions to reap, or to fetch from the kernel. Costs four
+    /// loads.
     #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         !self.status.is_empty() || self.owes_completions()
@@ -207,10 +217,10 @@ impl Uring {
         self.cq().next()
     }
 
-    /// Frees the places of the completions that have been read. Returns true if there are more
-    /// completions.
+    /// Frees the queue entries of the completions that have been read. Returns true if more
+    /// completions have arrived.
     #[inline]
-    pub(crate) fn refill(&self) -> bool {
+    pub(crate) fn sync_completions(&self) -> bool {
         let cq = self.cq();
         cq.sync();
         !CompletionQueue::is_empty(cq)
@@ -311,7 +321,7 @@ impl Uring {
     /// Registers a buffer ring of `entries` (a power of two) at `address`.
     ///
     /// # Safety
-    /// The memory stays valid until [`unregister_buffers`](Self::unregister_buffers) or
+    /// The memory must stay valid until [`unregister_buffers`](Self::unregister_buffers) or
     /// [`close`](Self::close).
     pub(crate) unsafe fn register_buffers(
         &self,
@@ -328,8 +338,8 @@ impl Uring {
                         .register_buf_ring_with_flags(address, entries, group, 0)
                 }
             });
-            // If the issuer did not answer in time, try again here, because no later iteration
-            // registers the buffers.
+            // If the issuer did not answer in time, try again here, because the event loop repeats
+            // an enter but not this registration.
             tries += 1;
             match &result {
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && tries < 100 => {}
@@ -347,13 +357,13 @@ impl Uring {
     /// Closes the instance.
     ///
     /// # Safety
-    /// Called once, as the last use of `self`; nothing is in flight.
+    /// Nothing may be in flight. This call must be the only one, and the last use of `self`.
     pub(crate) unsafe fn close(&self) {
         // The registered descriptor would keep the instance alive as long as the thread.
         // SAFETY: this is the only reference, because only the owner calls this, as the last use.
         let _ = unsafe { (*self.submitter.get()).unregister_ring_fd() };
-        // SAFETY: `new` forgot this reference, and only this function, called once, releases it.
-        // The views are never used again.
+        // SAFETY: `new` wrapped this reference in `ManuallyDrop`, and only this function, called
+        // once, releases it. The views are never used again.
         drop(unsafe { Arc::from_raw(Arc::as_ptr(&self.ring)) });
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of how a runtime chooses its I/O driver (io_uring or epoll), and of the epoll driver,
-//! which is tested even where io_uring is available.
+//! Tests of how a runtime chooses its I/O driver (`Driver::Ring`, io_uring, or `Driver::Readiness`,
+//! epoll), and of the epoll driver, which is tested even where io_uring is available.
 
 #[path = "support/child.rs"]
 mod child;
@@ -104,7 +104,7 @@ fn limit_locked_memory(bytes: u64) {
     }
 }
 
-/// The memory suffices for a small ring, but not for the rings of the vCPUs.
+/// The limit on locked memory suffices for a small ring, but not for the rings of the vCPUs.
 #[test]
 fn with_little_lockable_memory_the_default_driver_is_readiness() {
     let name = "with_little_lockable_memory_the_default_driver_is_readiness";
@@ -128,9 +128,13 @@ fn with_little_lockable_memory_the_default_driver_is_readiness() {
     }
 }
 
-/// The address space does not suffice for the stack of a thread.
+/// While the function is spawned, the address space is limited so that the stack of a thread cannot
+/// be mapped.
 #[test]
-#[cfg_attr(sanitized, ignore = "a sanitizer asks for memory meanwhile")]
+#[cfg_attr(
+    sanitized,
+    ignore = "a sanitizer allocates memory while the address space is limited"
+)]
 fn a_blocking_function_for_which_no_thread_can_be_started_is_an_error() {
     let name = "a_blocking_function_for_which_no_thread_can_be_started_is_an_error";
     if let Some(output_text) = run_in_child(name, "auto") {
@@ -173,9 +177,9 @@ fn a_blocking_function_for_which_no_thread_can_be_started_is_an_error() {
     });
 }
 
-/// A vCPU that is never idle notices arrivals only between polls.
+/// A vCPU that is never idle checks for I/O events only between polls.
 #[test]
-fn arrivals_are_noticed_beside_coroutines_that_are_always_ready() {
+fn io_events_are_noticed_while_a_coroutine_is_always_ready() {
     let runtime = readiness_runtime(1);
     runtime.block_on(async {
         let done = std::rc::Rc::new(Cell::new(false));
@@ -214,7 +218,7 @@ fn arrivals_are_noticed_beside_coroutines_that_are_always_ready() {
 }
 
 #[test]
-fn an_idle_runtime_does_not_enter_its_ring() {
+fn an_idle_runtime_rarely_enters_the_kernel() {
     let runtime = readiness_runtime(2);
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -230,14 +234,17 @@ fn an_idle_runtime_does_not_enter_its_ring() {
         let before = enters();
         time::sleep(Duration::from_millis(300)).await;
         let new_enters = enters() - before;
-        // If both vCPUs entered their rings every millisecond, the number would be 600.
-        assert!(new_enters < 100, "{new_enters} enters in 300 ms");
+        // If both vCPUs entered the kernel every millisecond, the number would be 600.
+        assert!(
+            new_enters < 100,
+            "{new_enters} calls of the driver in 300 ms"
+        );
         accepts.abort();
     });
 }
 
 #[test]
-fn files_need_only_one_thread() {
+fn file_operations_work_with_one_blocking_thread() {
     let builder = Runtime::builder().vcpus(2).driver(Driver::Readiness);
     let runtime = builder.blocking_threads(1).build().unwrap();
     let folder = std::env::temp_dir().join(format!("upshift-driver-{}", std::process::id()));
@@ -261,10 +268,10 @@ fn files_need_only_one_thread() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// An empty buffer is written at once, and a read without room returns at once. Neither prevents
-/// later operations on the connection.
+/// An empty buffer is written at once, and a read into an empty buffer returns at once. Neither
+/// prevents later operations on the connection.
 #[test]
-fn empty_buffers_end_at_once_on_both_drivers() {
+fn operations_with_empty_buffers_end_at_once_on_both_drivers() {
     for driver in [Driver::Ring, Driver::Readiness] {
         let builder = Runtime::builder().vcpus(1).driver(driver);
         let Ok(runtime) = builder.build() else {

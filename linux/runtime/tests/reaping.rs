@@ -20,19 +20,20 @@ const POLL_LENGTH: Duration = Duration::from_micros(500);
 /// and a few more.
 const MAX_POLLS: usize = 16;
 
-fn enters() -> u64 {
+fn ring_enters() -> u64 {
     Handle::current().unwrap().metrics().vcpus[0].ring.enters
 }
 
 struct Outcome {
-    /// Number of other coroutines that had ended when the coroutine continued.
+    /// Number of other coroutines that had ended when the waiting coroutine continued.
     ended_polls: usize,
-    enters: u64,
+    /// Number of times that the vCPU entered its ring while the other coroutines were polled.
+    ring_enters: u64,
     elapsed: Duration,
 }
 
-/// Makes a coroutine of `level` wait beside many polls, either for data, of which each poll writes
-/// a byte, or for a timer.
+/// Runs many coroutines, each of which is polled once for [`POLL_LENGTH`] and writes one byte.
+/// Meanwhile another coroutine of `level` waits, either for these bytes or for a timer.
 fn wait_beside_polls(level: Level, for_data: bool) -> Outcome {
     let runtime = Runtime::builder()
         .vcpus(1)
@@ -58,14 +59,14 @@ fn wait_beside_polls(level: Level, for_data: bool) -> Outcome {
             }
         };
         let waiting = upshift::spawn(waiting, level);
-        // After this yield, the coroutine waits.
+        // Let the waiting coroutine run until it waits.
         upshift::spawn(upshift::yield_now(), Level::LEAST_URGENT)
             .await
             .unwrap();
         if for_data {
             time::sleep(Duration::from_millis(1)).await;
         }
-        let (before, start) = (enters(), Instant::now());
+        let (before, start) = (ring_enters(), Instant::now());
         let polls: Vec<_> = (0..POLLS)
             .map(|_| {
                 let (to, ended) = (to.clone(), ended.clone());
@@ -81,11 +82,11 @@ fn wait_beside_polls(level: Level, for_data: bool) -> Outcome {
         for poll in polls {
             poll.await.unwrap();
         }
-        let (elapsed, enters) = (start.elapsed(), enters() - before);
+        let (elapsed, ring_enters) = (start.elapsed(), ring_enters() - before);
         let ended_polls = waiting.await.unwrap();
         Outcome {
             ended_polls,
-            enters,
+            ring_enters,
             elapsed,
         }
     })
@@ -107,18 +108,21 @@ fn completions_that_may_be_more_urgent_are_reaped_every_interval() {
     );
 }
 
-/// To fetch a completion for the waiting coroutine earlier would be useless, because the coroutine
-/// would be queued behind the ready ones in any case.
+/// To fetch a completion for the waiting coroutine more often would be useless, because the
+/// coroutine would be queued behind the ready ones in any case.
 #[test]
 fn completions_no_more_urgent_than_ready_work_are_reaped_every_five_intervals() {
     let Outcome {
-        enters, elapsed, ..
+        ring_enters,
+        elapsed,
+        ..
     } = wait_beside_polls(EQUAL, true);
-    // The vCPU may enter its ring twice in a row if data arrives meanwhile.
+    // The vCPU may enter its ring twice in a row if data arrives in between. The constant is a
+    // margin for the beginning and the end of the measurement.
     let max_enters = 2 * (elapsed.as_nanos() / (5 * INTERVAL).as_nanos()) + 4;
     assert!(
-        u128::from(enters) <= max_enters,
-        "{enters} enters in {elapsed:?}"
+        u128::from(ring_enters) <= max_enters,
+        "{ring_enters} calls of io_uring_enter in {elapsed:?}"
     );
-    assert!(enters >= 1);
+    assert!(ring_enters >= 1);
 }

@@ -1,5 +1,6 @@
-//! Tests of the readers-writer lock in a runtime: the concurrent holders, the order in which
-//! waiters acquire the lock, and the levels that are lent to a writer.
+//! Tests of `RwLock`: the concurrent holders, the order in which waiters acquire the lock, and the
+//! levels that are lent to a writer. Also tests the levels that are lent to the initializer of a
+//! `OnceCell`.
 
 use std::future::Future;
 use std::pin::pin;
@@ -19,7 +20,7 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[test]
-fn a_reader_waits_behind_an_equal_writer_until_the_writer_is_dropped() {
+fn a_reader_waits_behind_an_equally_urgent_waiting_writer() {
     let lock = RwLock::new(());
     let reader = lock.try_read().unwrap();
     let mut writer = Box::pin(lock.write());
@@ -45,7 +46,7 @@ fn waiters_acquire_the_lock_most_urgent_first() {
                 upshift::spawn(write, Level::new(level).unwrap())
             })
             .collect();
-        // Meanwhile all writers start to wait.
+        // Give all writers time to start waiting.
         for _ in 0..8 {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }
@@ -57,22 +58,22 @@ fn waiters_acquire_the_lock_most_urgent_first() {
     });
 }
 
-/// While the reader waits, the writer has the reader's level. After the release the writer has its
-/// own level again.
+/// While the reader waits, the writer has the reader's level. After the writer has released the
+/// lock, it has its own level again.
 #[test]
 fn a_writer_is_as_urgent_as_its_waiters() {
     runtime_with_one_vcpu().block_on(async {
         let lock = Arc::new(RwLock::new(0));
         let last_level = Arc::new(Mutex::new(None));
         let has_lock = Arc::new(AtomicBool::new(false));
-        let (shared_lock, shared_level, flag) =
+        let (writer_lock, writer_last_level, writer_has_lock) =
             (lock.clone(), last_level.clone(), has_lock.clone());
         let writer = upshift::spawn(
             async move {
-                let mut value = shared_lock.write().await;
-                flag.store(true, Ordering::SeqCst);
-                while *shared_level.lock().unwrap() != Level::new(4).ok() {
-                    *shared_level.lock().unwrap() = current_level();
+                let mut value = writer_lock.write().await;
+                writer_has_lock.store(true, Ordering::SeqCst);
+                while *writer_last_level.lock().unwrap() != Level::new(4).ok() {
+                    *writer_last_level.lock().unwrap() = current_level();
                     yield_now().await;
                 }
                 *value += 1;
@@ -84,10 +85,11 @@ fn a_writer_is_as_urgent_as_its_waiters() {
         while !has_lock.load(Ordering::SeqCst) {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }
-        let shared_lock = lock.clone();
-        let reader = upshift::spawn(async move { *shared_lock.read().await }, Level::at::<4>());
+        let reader_lock = lock.clone();
+        let reader = upshift::spawn(async move { *reader_lock.read().await }, Level::at::<4>());
         assert_eq!(reader.await.unwrap(), 1);
-        // A join lends, too, so the test joins only after the exit.
+        // Awaiting the handle would also lend this coroutine's level to the writer, so wait until
+        // the writer has ended.
         while !writer.is_finished() {
             upshift::time::sleep(std::time::Duration::from_micros(100)).await;
         }

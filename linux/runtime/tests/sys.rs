@@ -41,7 +41,7 @@ fn socket() -> Socket {
 }
 
 #[test]
-fn read_and_write_have_two_forms() {
+fn both_forms_of_read_and_write_give_the_same_results() {
     on_both_drivers(|cid| async move {
         let (reader, writer) = io::pipe().unwrap();
         let (written, bytes) = write!(&writer, b"one".as_slice());
@@ -65,7 +65,7 @@ fn read_and_write_have_two_forms() {
 }
 
 #[test]
-fn recv_and_send_have_two_forms() {
+fn both_forms_of_recv_and_send_give_the_same_results() {
     on_both_drivers(|cid| async move {
         let (local, peer) = UnixStream::pair().unwrap();
         let (sent, text) = send!(&local, "blocking");
@@ -91,7 +91,7 @@ fn recv_and_send_have_two_forms() {
 }
 
 #[test]
-fn accept_and_connect_have_two_forms() {
+fn both_forms_of_accept_and_connect_give_the_same_results() {
     on_both_drivers(|cid| async move {
         let (listener, address) = listener();
         let accepting = accept!(&listener, cid);
@@ -151,10 +151,10 @@ fn a_dropped_accept_takes_no_connection() {
     on_both_drivers(|cid| async move {
         let (listener, address) = listener();
         let accepting = accept!(&listener, cid);
-        // After this time the kernel has the operation.
+        // Gives the driver time to submit the operation.
         time::sleep(Duration::from_millis(2)).await;
         drop(accepting);
-        // After this time the kernel has ended the operation.
+        // Gives the driver time to cancel the operation.
         time::sleep(Duration::from_millis(2)).await;
         let client = TcpStream::connect(address).unwrap();
         let served = TcpStream::from(accept!(&listener, cid).await.unwrap());
@@ -214,9 +214,10 @@ fn openat_opens_a_path_and_a_name_in_a_directory() {
     });
 }
 
-/// A call that is not awaited wakes the given coroutine.
+/// A call wakes the coroutine whose id it was given, even if another coroutine has the call's
+/// future and does not await it yet.
 #[test]
-fn every_asynchronous_form_wakes_the_given_coroutine() {
+fn asynchronous_forms_wake_the_given_coroutine() {
     on_both_drivers(|_| async {
         let (listener, address) = listener();
         let (local, peer) = UnixStream::pair().unwrap();
@@ -261,7 +262,8 @@ fn every_asynchronous_form_wakes_the_given_coroutine() {
     });
 }
 
-/// The future of a call may move between threads, even with a static buffer.
+/// The future of a call is `Send`, also if its buffer is a `&'static [u8]`, so a coroutine that may
+/// move between threads can await it.
 #[test]
 fn a_coroutine_that_may_move_awaits_an_asynchronous_form() {
     on_both_drivers(|_| async {

@@ -1,13 +1,17 @@
-//! Models the inbox, the lock-free list through which wakes from other threads reach a vCPU,
-//! without a vCPU. See `loom_state.rs` for the command that runs the models, and `loom_park.rs` for
-//! the protocol in which the inbox is used.
+//! Models the inbox alone, without a vCPU. The inbox is the lock-free list through which wakes from
+//! other threads reach a vCPU. See `loom_state.rs` for the command that runs the models, and
+//! `loom_park.rs` for the protocol in which the inbox is used.
 
 #![cfg(loom)]
 
-#[allow(dead_code, reason = "each model uses a part")]
+#[allow(dead_code, reason = "each model uses a part of the module")]
 #[path = "../src/base/inbox.rs"]
 mod inbox;
-#[allow(dead_code, unused_imports, reason = "each model uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "each model uses a part of the module"
+)]
 #[path = "../src/sync.rs"]
 mod sync;
 
@@ -38,9 +42,9 @@ fn push(inbox: &Inbox<Element>, value: u32) {
         link: AtomicPtr::new(null_mut()),
         value: UnsafeCell::new(0),
     }));
-    // SAFETY: no other thread has the element.
+    // SAFETY: the element has not been shared yet.
     element.value.with_mut(|it| unsafe { *it = value });
-    // SAFETY: the element is leaked until it is taken.
+    // SAFETY: the element stays allocated until `take` frees it.
     unsafe { inbox.push(NonNull::from(element)) };
 }
 
@@ -57,7 +61,7 @@ fn take(inbox: &Inbox<Element>) -> Vec<u32> {
 }
 
 #[test]
-fn each_element_is_taken_once_and_in_the_order_of_its_pusher() {
+fn each_element_is_taken_once_and_each_pushers_order_is_kept() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new());
         let pushers = [10, 20].map(|base| {
@@ -74,12 +78,12 @@ fn each_element_is_taken_once_and_in_the_order_of_its_pusher() {
         values.extend(take(&inbox));
         assert!(inbox.is_empty());
         for base in [10, 20] {
-            let of_pusher: Vec<u32> = values
+            let pusher_values: Vec<u32> = values
                 .iter()
                 .copied()
-                .filter(|v| v / 10 * 10 == base)
+                .filter(|value| value / 10 * 10 == base)
                 .collect();
-            assert_eq!(of_pusher, [base, base + 1]);
+            assert_eq!(pusher_values, [base, base + 1]);
         }
         assert_eq!(values.len(), 4);
     });

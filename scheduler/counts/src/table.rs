@@ -1,5 +1,5 @@
-//! Reads and writes the table of counts: a line with the versions of the tools, then a line for
-//! each operation.
+//! Reads and writes the table of instruction counts: a line with the versions of the tools, then a
+//! line for each operation.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,10 +13,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates an empty table with the versions of this machine's tools.
+    /// Creates an empty table with the versions of this machine's tools, and with whether its CPU
+    /// has AVX2.
     pub(crate) fn empty() -> Table {
-        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let vectors = if flags.contains(" avx2 ") {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let avx2 = if cpuinfo.contains(" avx2 ") {
             "avx2"
         } else {
             "no avx2"
@@ -28,7 +29,7 @@ impl Table {
         ];
         let mut made_with = tools.map(first_line).join(", ");
         made_with.push_str(", ");
-        made_with.push_str(vectors);
+        made_with.push_str(avx2);
         Table {
             made_with,
             counts: Vec::new(),
@@ -41,8 +42,12 @@ impl Table {
 
     pub(crate) fn read() -> Result<Table, String> {
         let path = Table::path();
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| format!("{}: {error} (`accept` makes it)", path.display()))?;
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            format!(
+                "{}: {error} (the command `accept` creates it)",
+                path.display()
+            )
+        })?;
         let mut lines = text.lines();
         let made_with = lines.next().unwrap_or_default().to_owned();
         let counts = lines
@@ -55,6 +60,7 @@ impl Table {
         Ok(Table { made_with, counts })
     }
 
+    /// Prints the table and writes it to its file.
     pub(crate) fn write(&self) -> Result<(), String> {
         let mut text = format!("{}\n", self.made_with);
         for (name, count) in &self.counts {

@@ -1,11 +1,11 @@
 //! Scans requests and builds replies for the plaintext service over HTTP/1.1 and HTTP/1.0, for all
-//! servers.
+//! servers of the benchmarks.
 //!
-//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input, so the
-//! caller passes an incomplete request again, with the bytes that follow. It allocates only when
-//! `out` must grow. A request with a few headers costs about 100 ns, nearly all of it in
-//! `httparse`. No request is recognised by comparing it with an earlier request, because other
-//! servers under the same load parse each request, too.
+//! [`answer`] turns received bytes into reply bytes. It is a pure function of its input, so after
+//! an incomplete request the caller calls it again, with the unconsumed bytes followed by new ones.
+//! It allocates only when `out` must grow. A request with a few headers costs about 100 ns, nearly
+//! all of it in `httparse`. Each request is parsed, even if it equals the previous one, because the
+//! servers that are compared under the same load also parse each request.
 //!
 //! The service is minimal: GET and HEAD of any path give the same text; the `Host` header is not
 //! required; a request with a body is refused, because its bytes would be taken for the next
@@ -55,18 +55,18 @@ pub struct Scan {
     /// Number of bytes at the front of the input that were processed; keep the rest and append to
     /// it.
     pub consumed: usize,
-    /// Set if the connection must be closed after the replies, because the client asked for that or
-    /// its bytes are malformed.
+    /// Set if the connection must be closed after the replies: the client asked for that, uses
+    /// HTTP/1.0 without keep-alive, or sent a request that was refused.
     pub close: bool,
 }
 
 /// Answers the complete requests at the front of `input`, in order, by appending their replies to
 /// `out`.
 ///
-/// A malformed request, a request with a body, or a head above [`MAX_HEAD`] gets a status of 4xx
-/// and ends the connection (`close`); requests before it are answered. At most `MAX_HEAD` bytes of
-/// an incomplete request remain unconsumed, so a connection needs an input buffer of that size plus
-/// the size of a read.
+/// A malformed request, another method than GET and HEAD, a request with a body, or a head above
+/// [`MAX_HEAD`] or [`MAX_HEADERS`] gets a status of 4xx and ends the connection (`close`); requests
+/// before it are answered. At most `MAX_HEAD` bytes of an incomplete request remain unconsumed, so
+/// a connection needs an input buffer of that size plus the size of a read.
 ///
 /// ```
 /// use upshift_load::http;
@@ -122,7 +122,7 @@ enum Parsed {
 fn request(input: &[u8]) -> Parsed {
     let mut headers = [MaybeUninit::uninit(); MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
-    // In a window as long as the limit, a head that is incomplete at the end is too large.
+    // A head that is incomplete after its first `MAX_HEAD` bytes is too large.
     let window = &input[..input.len().min(MAX_HEAD)];
     let len = match request.parse_with_uninit_headers(window, &mut headers) {
         Ok(Status::Complete(len)) => len,

@@ -3,22 +3,23 @@
 
 use upshift_core::{CoroutineId, Level, MAX_VCPUS, Step};
 
-/// An event.
+/// An action of a coroutine, or of its vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "row::Row", try_from = "row::Row"))]
 pub struct Event {
     /// Time, in nanoseconds since the recording began.
     pub at: u64,
-    /// vCPU of the event; for a step of a coroutine the vCPU of the coroutine.
+    /// vCPU of the event. For a step of a coroutine this is the coroutine's vCPU; the vCPU whose
+    /// thread took the step is [`Coroutine::by`].
     pub vcpu: u32,
     /// Kind of the event.
     pub kind: EventKind,
 }
 
 impl Event {
-    /// Returns the event, unless its vCPU is impossible. Timelines come from other processes and
-    /// are not trusted.
+    /// Returns the event, unless its vCPU is impossible; an impossible [`Coroutine::by`] becomes
+    /// `None`. Timelines come from other processes and are not trusted.
     pub(crate) fn checked(self) -> Option<Event> {
         let exists = |vcpu: &u32| (*vcpu as usize) < MAX_VCPUS;
         let mut event = Some(self).filter(|event| exists(&event.vcpu))?;
@@ -38,7 +39,7 @@ pub enum EventKind {
     Parked,
     /// The vCPU ends its wait.
     Unparked,
-    /// The number of completions of I/O that were reaped.
+    /// The vCPU has reaped this number of I/O completions.
     Arrived(u32),
 }
 
@@ -62,8 +63,8 @@ mod row {
     use super::{Coroutine, Event, EventKind};
     use upshift_core::{CoroutineId, Level, Step};
 
-    /// `at`, `vcpu`, number of the kind, its argument (completions, or the vCPU that was stolen
-    /// from), id, level, site, `by` + 1.
+    /// `at`, `vcpu`, code of the kind, its argument (completions, or the vCPU that was stolen
+    /// from), id, level, site, and `by` + 1, or 0 for `None`.
     pub(super) type Row = (u64, u32, u8, u32, u64, u8, u32, u32);
 
     const PARKED: u8 = 16;
@@ -103,8 +104,8 @@ mod row {
                 UNPARKED => EventKind::Unparked,
                 ARRIVED => EventKind::Arrived(argument),
                 _ => {
-                    let step = step_of_numbers(code, argument);
-                    let step = step.ok_or_else(|| format!("{code} is no kind of event"))?;
+                    let step = step_from_numbers(code, argument);
+                    let step = step.ok_or_else(|| format!("{code} is not the code of an event"))?;
                     let coroutine = Coroutine {
                         id: CoroutineId::from_u64(id),
                         level: Level::new(level).map_err(|error| error.to_string())?,
@@ -132,7 +133,7 @@ mod row {
         }
     }
 
-    fn step_of_numbers(code: u8, argument: u32) -> Option<Step> {
+    fn step_from_numbers(code: u8, argument: u32) -> Option<Step> {
         Some(match code {
             0 => Step::Spawned,
             1 => Step::Ready,

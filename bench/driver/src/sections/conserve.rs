@@ -1,8 +1,8 @@
-//! The section `conserve`: measures how long a ready task waits while one of two workers computes
-//! and the other is idle.
+//! The section `conserve` (work conservation): measures how long a ready task waits while one of
+//! two workers computes and the other is idle.
 //!
-//! The programs print the samples of each kind. p50 and p99 are medians over the rounds; the p99 of
-//! a round is the largest of its 35 samples.
+//! The programs print the samples of each kind of wake-up ([`KINDS`]). p50 and p99 are medians over
+//! the rounds. A round has 35 samples, so its p99 is the largest of them.
 
 use serde::Deserialize;
 
@@ -13,10 +13,11 @@ use crate::peers::{BuiltPrograms, TWO_WORKERS};
 use crate::results::{Figure, SectionResults};
 use crate::table::{cross_table, quantities_and_runtimes};
 
+/// Kinds of wake-up by which a task becomes ready.
 const KINDS: [&str; 4] = ["spawn", "wake", "timer", "data"];
-/// Upshift without preemption. The waiting coroutine is as urgent as the computing one, less
-/// urgent, or more urgent.
-const OURS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
+/// Names of Upshift in the results, without preemption. The waiting coroutine is as urgent as the
+/// computing one, less urgent, or more urgent.
+const UPSHIFT_PEERS: [&str; 3] = ["upshift", "upshift, less urgent", "upshift, more urgent"];
 
 /// Samples of one kind in one round, in ns.
 #[derive(Debug, Deserialize)]
@@ -39,20 +40,20 @@ pub(crate) fn run(results: &mut SectionResults, options: &Options, built: &Built
     }
 }
 
-/// Returns the smallest sample that at least this fraction of the samples does not exceed; 0
-/// without samples.
-fn quantile(samples: &[u64], quantile: f64) -> f64 {
+/// Returns the nearest-rank quantile of the samples: the smallest sample such that at least
+/// `fraction` of all samples do not exceed it. Returns 0 without samples.
+fn quantile(samples: &[u64], fraction: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
-    let rank = (quantile * sorted.len() as f64).ceil() as usize;
+    let rank = (fraction * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).map_or(0.0, |&ns| ns as f64)
 }
 
 impl Samples {
     /// Returns p50, p99 and the largest sample.
     pub(crate) fn figures(&self) -> [Figure; 3] {
-        [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(percentile, rank)| {
-            let ns = quantile(&self.samples, rank);
+        [("p50", 0.5), ("p99", 0.99), ("max", 1.0)].map(|(percentile, fraction)| {
+            let ns = quantile(&self.samples, fraction);
             Figure {
                 bench: format!("{} {percentile}", self.bench),
                 peer: self.peer.clone(),
@@ -88,11 +89,11 @@ pub(crate) fn table(section_results: &SectionResults) -> String {
     });
     format!(
         "Time in µs from a spawn, wake, deadline or write until the task concerned runs, while another task computes on its worker for 20 ms and \
-         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. `a thread` is bound to the idle CPU and shows the lower bound.\n\n{table}"
+         the other worker idles: p50 (smallest–largest of the rounds) / p99 / largest. The row `a thread` is a plain thread that is bound to the idle CPU: the lower bound.\n\n{table}"
     )
 }
 
-/// Returns the goals: limits on the wait of each kind, at the level at which it is longest.
+/// Returns the goals: for each kind, limits on the wait at the level at which it is longest.
 pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
     let goal = |kind: &str, percentile: &str, limit: f64| {
         let goal = at_most(
@@ -100,7 +101,7 @@ pub(crate) fn goals(section: &SectionResults) -> Vec<Goal> {
             1.0,
             "µs",
         );
-        OURS.iter().fold(goal, |goal, peer| {
+        UPSHIFT_PEERS.iter().fold(goal, |goal, peer| {
             let values = section.figure_values(&format!("{kind} {percentile}"), peer);
             let values = values.map(|values| values.map(|ns| ns / 1e3));
             goal.cell(*peer, values, Values::limit(limit))
@@ -145,9 +146,9 @@ mod tests {
     #[test]
     fn the_worst_level_decides() {
         let section = section(&[
-            (OURS[0], &[40_000]),
-            (OURS[1], &[20_000_000]),
-            (OURS[2], &[40_000]),
+            (UPSHIFT_PEERS[0], &[40_000]),
+            (UPSHIFT_PEERS[1], &[20_000_000]),
+            (UPSHIFT_PEERS[2], &[40_000]),
         ]);
         let goals = goals(&section);
         assert_eq!(goals[0].verdict(), Verdict::Missed);

@@ -1,5 +1,5 @@
-//! Microbenchmarks of compio, with its default settings. There is no tuned variant, because ring
-//! flags would affect only the wake across threads.
+//! Microbenchmarks of compio, with its default settings. There is no tuned variant, because flags
+//! of io_uring would affect only wakes across threads.
 
 use std::future::Future;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn main() {
         Part::OneThread => block_on(one_thread::<Compio>(peer)),
         Part::TwoThreads => two_threads(peer, block_on),
     }
-    // A million idle tasks need not be freed.
+    // Exit without freeing the million idle tasks, which would only take time.
     std::process::exit(0);
 }
 

@@ -33,7 +33,7 @@ use crate::futex::{futex_wait, futex_wake};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// A revocable right of one thread; see the module.
+/// A revocable right of one thread to use shared state; see the [module](self).
 #[derive(Debug)]
 pub struct Permit {
     /// Number of nested uses under way. Written by the thread only.
@@ -42,7 +42,7 @@ pub struct Permit {
     /// Set while the thread waits for `revoked` to change.
     waiting: AtomicU32,
     /// Set when a supervisor that found the thread busy requests to be notified.
-    asked: AtomicU32,
+    notify_requested: AtomicU32,
 }
 
 /// Orders a store before a load for the compiler. The supervisor's heavy barrier orders them for
@@ -69,7 +69,7 @@ impl Permit {
             depth: AtomicU32::new(0),
             revoked: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
-            asked: AtomicU32::new(0),
+            notify_requested: AtomicU32::new(0),
         }
     }
 
@@ -82,8 +82,9 @@ impl Permit {
     }
 
     /// Begins a use as [`enter`](Permit::enter) does, without the wait. Returns false if the permit
-    /// has been revoked; the thread must then wait before it continues
-    /// ([`wait_until`](Permit::wait_until) or [`is_revoked`](Permit::is_revoked)).
+    /// has been revoked; the thread must then not use the state before
+    /// [`wait_until`](Permit::wait_until) has returned because of a grant, or
+    /// [`is_revoked`](Permit::is_revoked) returns false.
     #[inline]
     #[must_use]
     pub fn begin(&self) -> bool {
@@ -102,12 +103,12 @@ impl Permit {
         debug_assert!(depth > 0);
         self.depth.store(depth - 1, Release);
         light_barrier();
-        depth == 1 && self.asked.load(Relaxed) != 0 && self.take_request()
+        depth == 1 && self.notify_requested.load(Relaxed) != 0 && self.take_request()
     }
 
     #[cold]
     fn take_request(&self) -> bool {
-        self.asked.swap(0, Relaxed) != 0
+        self.notify_requested.swap(0, Relaxed) != 0
     }
 
     /// Returns whether a use is under way. On another thread the answer may be out of date.
@@ -132,8 +133,8 @@ impl Permit {
     }
 
     /// Makes a thread that waits in [`wait_until`](Permit::wait_until) call `give_up` once more.
-    /// The caller first changes the condition that `give_up` checks, and executes a full barrier.
-    /// The caller repeats the nudge as long as the thread must notice the change.
+    /// The caller first changes the condition that `give_up` checks, and executes a full barrier. A
+    /// nudge can be missed, so the caller repeats it until the thread has noticed the change.
     pub fn nudge(&self) {
         if self.waiting.load(SeqCst) != 0 {
             #[cfg(not(loom))]
@@ -180,7 +181,7 @@ impl Permit {
     /// use is still under way. If none is, the last `leave` may have missed the request, so the
     /// caller must check again at once. `barrier` is that of [`revoke`](Permit::revoke).
     pub fn ask(&self, barrier: impl FnOnce()) -> bool {
-        self.asked.store(1, SeqCst);
+        self.notify_requested.store(1, SeqCst);
         barrier();
         self.in_use()
     }

@@ -1,5 +1,5 @@
-//! Tests in which each system call fails, once or always, with each error. No thread may stay
-//! elevated.
+//! Tests in which each system call fails, once or from then on, with each errno of [`ERRORS`]. No
+//! thread may stay elevated.
 
 use std::sync::Arc;
 
@@ -46,18 +46,19 @@ fn any_call_may_fail_and_no_thread_stays_elevated() {
                         }
                     }
                     Err(_) => {
-                        assert_eq!(sleeper.policy(), former, "refused, {case}");
-                        assert!(elevator.is_empty(), "refused, {case}");
+                        assert_eq!(sleeper.policy(), former, "elevation failed, {case}");
+                        assert!(elevator.is_empty(), "elevation failed, {case}");
                     }
                 }
                 faulty.clear_faults();
                 drop(elevator);
                 if errno != libc::ESRCH {
-                    assert_eq!(sleeper.policy().real_time(), 0, "set dropped, {case}");
+                    assert_eq!(sleeper.policy().real_time(), 0, "elevator dropped, {case}");
                     assert_eq!(sleeper.policy().class(), former.class(), "{case}");
                 }
-                // Clears a reset-on-fork flag that could not be cleared, and restores a thread that
-                // was reported as gone.
+                // Reset the thread for the next round. The injected error may have kept the
+                // elevator from clearing the reset-on-fork flag or, with ESRCH, from restoring the
+                // thread.
                 let _ = upshift_elevate::sys::Sys::sched_setattr(
                     &upshift_elevate::sys::Kernel,
                     sleeper.tid,
@@ -92,7 +93,7 @@ fn a_thread_that_could_not_be_restored_can_be_elevated_again() {
 }
 
 #[test]
-fn a_guardian_that_cannot_be_forked_is_an_error() {
+fn build_fails_if_the_guardian_cannot_be_forked() {
     for errno in [libc::EAGAIN, libc::ENOMEM] {
         let faulty = Arc::new(Faulty::new());
         faulty.fail(Call::Fork, 0, 1, errno);
@@ -106,7 +107,7 @@ fn a_guardian_that_cannot_be_forked_is_an_error() {
 }
 
 #[test]
-fn without_a_second_guardian_no_thread_of_another_process_is_elevated() {
+fn no_other_process_is_elevated_if_the_lost_guardian_cannot_be_replaced() {
     if !is_permitted_root() {
         return;
     }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Child;
 use crate::blocking;
 
-/// A program to start, with its arguments, environment and standard streams, like
-/// [`std::process::Command`]; methods that wait return futures.
+/// A program to start, with its arguments, environment and standard streams: the asynchronous
+/// counterpart of [`std::process::Command`].
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -25,11 +25,11 @@ use crate::blocking;
 ///     .kill_on_drop(true)
 ///     .spawn()
 ///     .await?;
-/// let mut stdin = child.stdin.take().expect("it is piped");
+/// let mut stdin = child.stdin.take().expect("stdin is piped");
 /// stdin.write_all(b"through the cat").await?;
 /// drop(stdin);
 /// let mut text = String::new();
-/// child.stdout.take().expect("it is piped").read_to_string(&mut text).await?;
+/// child.stdout.take().expect("stdout is piped").read_to_string(&mut text).await?;
 /// assert_eq!(text, "through the cat");
 /// assert!(child.wait().await?.success());
 /// # std::io::Result::Ok(()) }).unwrap();
@@ -41,7 +41,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// Creates a command for the program at a path, or with a name found in `PATH`.
+    /// Creates a command for a program, which is given by its path, or by a name that is searched
+    /// for in `PATH`.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -60,7 +61,8 @@ impl Command {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the command of the standard library, for options without a method here.
+    /// Calls `change` with the underlying [`std::process::Command`], for options without a method
+    /// here.
     ///
     /// ```
     /// use std::os::unix::process::CommandExt;
@@ -149,7 +151,7 @@ impl Command {
         self
     }
 
-    /// Starts the program with an empty environment.
+    /// Removes all variables from the program's environment, inherited ones too.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -185,8 +187,8 @@ impl Command {
     ///
     /// let mut wc = Command::new("wc");
     /// let mut child = wc.arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().await?;
-    /// child.stdin.as_mut().expect("it is piped").write_all(b"12345").await?;
-    /// // Closes the standard input, so that the program ends.
+    /// child.stdin.as_mut().expect("stdin is piped").write_all(b"12345").await?;
+    /// // `wait_with_output` closes the standard input, so that the program ends.
     /// let output = child.wait_with_output().await?;
     /// assert_eq!(output.stdout.trim_ascii(), b"5");
     /// # std::io::Result::Ok(()) }).unwrap();
@@ -206,7 +208,7 @@ impl Command {
     /// let mut echo = Command::new("echo");
     /// let mut child = echo.arg("hello").stdout(Stdio::piped()).spawn().await?;
     /// let mut text = String::new();
-    /// child.stdout.take().expect("it is piped").read_to_string(&mut text).await?;
+    /// child.stdout.take().expect("stdout is piped").read_to_string(&mut text).await?;
     /// assert_eq!(text, "hello\n");
     /// # child.wait().await?;
     /// # std::io::Result::Ok(()) }).unwrap();
@@ -271,7 +273,7 @@ impl Command {
     /// let mut sleep = Command::new("sleep");
     /// sleep.arg("1000").stdout(Stdio::piped()).kill_on_drop(true);
     /// let mut child = sleep.spawn().await?;
-    /// let mut stdout = child.stdout.take().expect("it is piped");
+    /// let mut stdout = child.stdout.take().expect("stdout is piped");
     /// drop(child);
     /// // The program has been killed, so its output ends.
     /// assert_eq!(stdout.read_to_end(&mut Vec::new()).await?, 0);
@@ -285,11 +287,12 @@ impl Command {
     /// Starts the program.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the program may have been started; its [`Child`] is dropped then.
+    /// If the future is dropped, the program may already have started, or may still start. Its
+    /// [`Child`] is then dropped.
     ///
     /// # Errors
-    /// If the program cannot be executed (`NotFound`, `PermissionDenied`, …); if no process or
-    /// descriptor is left; also fails outside a runtime.
+    /// If the program cannot be executed (`NotFound`, `PermissionDenied`, …); if the limit on
+    /// processes or descriptors is reached; also fails outside a runtime.
     ///
     /// ```
     /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {

@@ -5,12 +5,12 @@
 //! | [`sleep`], [`sleep_until`] | a future that is ready after a duration, or at an instant |
 //! | [`timeout`], [`timeout_at`] | a future with a deadline |
 //! | [`interval`], [`interval_at`] | ticks at a regular period |
-//! | [`Instant`] | a moment of the clock that timers use |
+//! | [`Instant`] | a point in time on the clock that timers use |
 //!
-//! Every vCPU keeps its timers in a hierarchical wheel with ticks of about a microsecond (1024 ns).
-//! A timer never fires early; it is late by up to three ticks, plus the time until the vCPU checks
-//! its timers (the kernel's timer wakes a parked vCPU). Arming and cancelling are O(1), without
-//! allocation or system call, so a `timeout` around every request is cheap.
+//! Every vCPU (worker) keeps its timers in a hierarchical wheel with ticks of about a microsecond
+//! (1024 ns). A timer never fires early; it is late by up to three ticks, plus the time until the
+//! vCPU checks its timers. A parked vCPU is woken by the kernel's timer. Arming and cancelling are
+//! O(1), without allocation or system call, so a `timeout` around every request is cheap.
 //!
 //! A timer fires on the vCPU that armed it, even if the coroutine has moved to another vCPU. The
 //! clock is `CLOCK_MONOTONIC`, which stands still while the machine is suspended.
@@ -54,6 +54,7 @@ pub mod error {
     pub use super::timeout::Elapsed;
 }
 
+/// Returns the time in nanoseconds of the timers' clock.
 #[inline]
 fn now() -> u64 {
     #[cfg(feature = "test-util")]
@@ -63,7 +64,8 @@ fn now() -> u64 {
     crate::time::clock::now()
 }
 
-/// Returns the start of a duration: [`now`], or a little later.
+/// Returns the start of a timer's duration: [`now`], or a little later. This reading is cheaper
+/// than [`now`], and a later start never makes a timer early.
 #[inline]
 fn now_or_later() -> u64 {
     #[cfg(feature = "test-util")]
@@ -73,6 +75,7 @@ fn now_or_later() -> u64 {
     crate::time::clock::now_or_later()
 }
 
+/// Returns the nanoseconds of an instant on the timers' clock.
 #[inline]
 fn nanos_of(instant: Instant) -> u64 {
     crate::time::clock::from_instant(instant.into_std())

@@ -3,8 +3,9 @@
 //! A [`Sleep`] is armed at its first poll, in the timer wheel of the vCPU (worker) that polls it.
 //! The timer stays there until it fires or the `Sleep` is dropped, reset, polled by another
 //! runtime, or polled after that vCPU has left the runtime. When the `Sleep` is polled on a thread
-//! of tokio beside the vCPUs, a coroutine waits for the deadline instead. Arming and cancelling
-//! cost two short locks, and updates of the counters of the waker and of the vCPU.
+//! of the tokio runtime that runs beside the vCPUs, a coroutine on a vCPU waits for the deadline.
+//! Arming and cancelling cost two short locks, and updates of the counters of the waker and of the
+//! vCPU.
 
 use std::future::Future;
 use std::mem;
@@ -94,8 +95,8 @@ pub struct Sleep {
     /// Deadline in nanoseconds of the clock.
     deadline: u64,
     stage: Stage,
-    /// Coroutine that waits for the deadline, in the stage `Away`.
-    away: Option<Box<OnVcpu<()>>>,
+    /// Coroutine that waits for the deadline, in the stage `Delegated`.
+    on_vcpu: Option<Box<OnVcpu<()>>>,
 }
 
 enum Stage {
@@ -104,8 +105,8 @@ enum Stage {
     /// Armed while the time is paused.
     #[cfg(feature = "test-util")]
     Paused(pause::Key),
-    /// Polled on a thread of tokio, so the coroutine in [`Sleep::away`] waits for the deadline.
-    Away,
+    /// Polled on a thread of tokio, so the coroutine in [`Sleep::on_vcpu`] waits for the deadline.
+    Delegated,
     Done,
 }
 
@@ -114,7 +115,7 @@ impl Sleep {
         Sleep {
             deadline,
             stage: Stage::New,
-            away: None,
+            on_vcpu: None,
         }
     }
 
@@ -141,8 +142,8 @@ impl Sleep {
         clock::to_instant(self.deadline).into()
     }
 
-    /// Returns true if the deadline has passed. False until the future is polled for the first
-    /// time.
+    /// Returns whether the deadline has passed; always false before the future is polled for the
+    /// first time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -188,7 +189,7 @@ impl Sleep {
         {
             return;
         }
-        // The timer is armed on another vCPU, which may sleep until the old deadline. So the
+        // If the timer is armed on another vCPU, that vCPU may sleep until the old deadline. So the
         // timer's waker is woken here; the coroutine is then polled, and arms a timer on the vCPU
         // where it runs. If the timer has fired, the coroutine has been woken already.
         if let Some(waker) = self.disarm() {
@@ -207,7 +208,7 @@ impl Sleep {
             }
         }
         self.stage = Stage::New;
-        self.away = None;
+        self.on_vcpu = None;
     }
 
     /// Cancels the timer, if there is one. Returns its waker if it has not fired.
@@ -222,7 +223,8 @@ impl Sleep {
         }
     }
 
-    /// Polls the future. With `give_way`, it is not ready while the coroutine should give way.
+    /// Polls the future. With `give_way`, returns `Pending` while the poll should give way to other
+    /// coroutines.
     #[inline]
     pub(super) fn advance(&mut self, cx: &mut Context<'_>, give_way: bool) -> Poll<()> {
         let elapsed = match &self.stage {
@@ -230,7 +232,7 @@ impl Sleep {
             Stage::New => false,
             Stage::Armed(timers, key) => {
                 let fired = timers.poll(*key, cx.waker());
-                if matches!(fired, TimerState::Pending) && !is_elsewhere(timers) {
+                if matches!(fired, TimerState::Pending) && !belongs_to_other_runtime(timers) {
                     return Poll::Pending;
                 }
                 drop(self.disarm());
@@ -248,8 +250,8 @@ impl Sleep {
                 // The clock decides, because `resume` may have woken the waker instead.
                 pause::has_passed(self.deadline)
             }
-            Stage::Away => {
-                if self.poll_away(cx).is_pending() {
+            Stage::Delegated => {
+                if self.poll_on_vcpu(cx).is_pending() {
                     return Poll::Pending;
                 }
                 now() >= self.deadline
@@ -270,7 +272,7 @@ impl Sleep {
         Poll::Ready(())
     }
 
-    /// Arms the timer. Ready if the deadline has passed.
+    /// Arms the timer. Returns `Ready` if the deadline has passed.
     #[inline]
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         #[cfg(feature = "test-util")]
@@ -297,7 +299,7 @@ impl Sleep {
         });
         match armed {
             Some(armed) => self.stage = armed,
-            None => return self.arm_away(cx),
+            None => return self.delegate(cx),
         }
         match self.stage {
             Stage::Done => return Poll::Ready(()),
@@ -310,26 +312,26 @@ impl Sleep {
 
     /// Starts a coroutine that waits for the deadline, since the calling thread serves no vCPU.
     #[cold]
-    fn arm_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn delegate(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Ok(on_vcpu) = OnVcpu::run(Sleep::at(self.deadline)) else {
             panic!(
                 "a timer was polled outside of an upshift runtime: \
                  await it in a coroutine (`Runtime::block_on`, `upshift::spawn`)"
             )
         };
-        self.away = Some(Box::new(on_vcpu));
-        self.stage = Stage::Away;
-        self.poll_away(cx)
+        self.on_vcpu = Some(Box::new(on_vcpu));
+        self.stage = Stage::Delegated;
+        self.poll_on_vcpu(cx)
     }
 
     #[cold]
-    fn poll_away(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(on_vcpu) = &mut self.away else {
+    fn poll_on_vcpu(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(on_vcpu) = &mut self.on_vcpu else {
             return Poll::Ready(());
         };
         let polled = Pin::new(&mut **on_vcpu).poll(cx).map(|_| ());
         if polled.is_ready() {
-            self.away = None;
+            self.on_vcpu = None;
         }
         polled
     }
@@ -350,19 +352,20 @@ impl Drop for Sleep {
             Stage::Armed(..) => drop(self.disarm()),
             #[cfg(feature = "test-util")]
             Stage::Paused(key) => drop(pause::cancel(*key)),
-            Stage::New | Stage::Done | Stage::Away => {}
+            Stage::New | Stage::Done | Stage::Delegated => {}
         }
     }
 }
 
 /// Returns true if the calling thread belongs to another runtime than `timers`.
 #[inline]
-fn is_elsewhere(timers: &Timers) -> bool {
+fn belongs_to_other_runtime(timers: &Timers) -> bool {
     context::with_open(|worker| timers.belong_to(worker.executor().domain().host()))
         .is_some_and(|is_here| !is_here)
 }
 
-/// Returns the deadline for the wheel, in unpaused time if the time has ever been paused.
+/// Returns the deadline for the wheel. If the time has ever been paused, the deadline is converted
+/// from the clock that can be paused to the real clock.
 #[inline]
 fn to_unpaused(deadline: u64) -> u64 {
     #[cfg(feature = "test-util")]

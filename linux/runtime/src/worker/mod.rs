@@ -419,7 +419,7 @@ impl Worker {
     /// has requested it, or there are enough reads to keep a device busy.
     #[inline]
     pub(crate) fn submissions_are_urgent(&self, back: Option<&Yielded<'_, Linux>>) -> bool {
-        !self.outbox.is_empty() && self.outbox.goes_before(self.next_level(back))
+        !self.outbox.is_empty() && self.outbox.must_submit_before(self.next_level(back))
     }
 
     /// Returns whether it is time to reap the ring and the timers, or to look at the other vCPUs.

@@ -11,7 +11,7 @@ use axum::routing::get;
 use upshift::axum::serve;
 use upshift::{Level, Priority, Runtime};
 
-use crate::app::{get as request, listener, spawn, text};
+use crate::app::{get as fetch, listener, spawn, text};
 
 async fn level() -> String {
     upshift::current_level().unwrap().to_string()
@@ -31,7 +31,7 @@ fn a_handler_runs_at_the_level_of_its_request() {
             });
         spawn(server);
         for (path, level) in [("/urgent", "8"), ("/report", "40"), ("/urgent", "8")] {
-            assert_eq!(text(request(port, path).await).await, level);
+            assert_eq!(text(fetch(port, path).await).await, level);
         }
     });
 }
@@ -42,7 +42,7 @@ fn without_levels_a_handler_runs_at_the_level_of_receiving() {
     runtime.block_on(async {
         let (listener, port) = listener();
         spawn(serve(listener, Router::new().fallback(level)).receive_level(Level::at::<5>()));
-        assert_eq!(text(request(port, "/").await).await, "5");
+        assert_eq!(text(fetch(port, "/").await).await, "5");
     });
 }
 
@@ -74,7 +74,7 @@ fn with_levels_requests_are_received_at_the_most_urgent_level() {
             Level::at::<40>()
         });
         spawn(server);
-        assert_eq!(text(request(port, "/").await).await, "40");
+        assert_eq!(text(fetch(port, "/").await).await, "40");
         assert_eq!(receive_level.load(Ordering::Relaxed), 0);
     });
 }
@@ -98,10 +98,10 @@ fn urgent_requests_are_served_while_another_request_computes() {
         });
         spawn(server);
         let client = async move {
-            let computation = async move { text(request(port, "/compute").await).await };
+            let computation = async move { text(fetch(port, "/compute").await).await };
             let computation = upshift::spawn(computation, Priority::Inherit);
             for number in 0..URGENT_REQUESTS {
-                let answer = text(request(port, "/urgent").await).await;
+                let answer = text(fetch(port, "/urgent").await).await;
                 assert_eq!(answer, number.to_string());
             }
             computation.await.unwrap()

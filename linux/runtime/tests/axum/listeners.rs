@@ -1,5 +1,4 @@
-//! Tests of servers on TCP, Unix and TLS listeners, and of a handler's information about its
-//! client.
+//! Tests of servers on TCP, Unix and TLS listeners, and of what a handler learns about its client.
 
 use std::net::SocketAddr;
 
@@ -19,7 +18,7 @@ use upshift::net::{TcpStream, UnixListener, UnixStream};
 use upshift::{Level, Priority, tls};
 
 use crate::app::{
-    bytes, certificates, get as request, listener, post as body, runtimes, spawn, text,
+    bytes, certificates, get as fetch, listener, post as post_request, runtimes, spawn, text,
 };
 
 async fn peer(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
@@ -40,8 +39,8 @@ fn routes_with_state_are_served() {
             let server = serve(listener, app);
             assert_eq!(server.local_addr().unwrap().port(), port);
             spawn(server);
-            assert_eq!(text(request(port, "/items/7").await).await, "lamp 7");
-            let missing = request(port, "/nothing").await;
+            assert_eq!(text(fetch(port, "/items/7").await).await, "lamp 7");
+            let missing = fetch(port, "/nothing").await;
             assert_eq!(missing.status(), StatusCode::NOT_FOUND);
         });
     }
@@ -67,7 +66,7 @@ fn every_kind_of_axum_service_is_served() {
         spawn(serve(next_listener(), hello.into_service()));
         spawn(serve(next_listener(), hello.into_make_service()));
         for port in ports {
-            assert_eq!(text(request(port, "/").await).await, "hello");
+            assert_eq!(text(fetch(port, "/").await).await, "hello");
         }
     });
 }
@@ -126,8 +125,7 @@ fn a_handler_behind_a_unix_socket_learns_the_process_of_its_client() {
 
 #[test]
 fn tls_is_served_with_both_versions_of_http() {
-    /// Length of a request body in bytes.
-    const LONG: usize = 2 << 20;
+    const BODY_LENGTH: usize = 2 << 20;
     let (server, client) = certificates();
     for runtime in runtimes() {
         runtime.block_on(async {
@@ -141,18 +139,18 @@ fn tls_is_served_with_both_versions_of_http() {
             let app = app.into_make_service_with_connect_info::<SocketAddr>();
             spawn(serve(listener, app).levels(|_| Level::at::<40>()));
             let https = https_client_with(client.clone(), Priority::Inherit);
-            let long: Bytes = (0..=255).cycle().take(LONG).collect();
+            let long: Bytes = (0..=255).cycle().take(BODY_LENGTH).collect();
             let uri = format!("https://localhost:{port}/echo");
-            let answer = https.request(body(&uri, long.clone())).await.unwrap();
+            let answer = https.request(post_request(&uri, long.clone())).await.unwrap();
             assert_eq!(answer.version(), Version::HTTP_2);
             assert!(bytes(answer).await == long);
 
-            // This client offers no protocol (ALPN), so the server answers with HTTP/1.1.
+            // This client sends no ALPN extension, so the server answers with HTTP/1.1.
             let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             let connector = tls::Connector::new(client.clone());
             let mut stream = connector.connect("localhost", stream).await.unwrap();
             let head = format!(
-                "POST /echo HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: {LONG}\r\n\r\n"
+                "POST /echo HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: {BODY_LENGTH}\r\n\r\n"
             );
             use upshift::io::AsyncWriteExt;
             stream.write_all(head.as_bytes()).await.unwrap();
@@ -168,9 +166,9 @@ fn tls_is_served_with_both_versions_of_http() {
     }
 }
 
-/// Each connection makes its handshake in its own coroutine, not in the coroutine that accepts.
+/// Each connection performs its handshake in its own coroutine, not in the coroutine that accepts.
 #[test]
-fn a_client_that_makes_no_handshake_delays_no_other_client() {
+fn a_client_that_performs_no_handshake_delays_no_other_client() {
     let (server, client) = certificates();
     for runtime in runtimes() {
         runtime.block_on(async {

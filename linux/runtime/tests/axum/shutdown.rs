@@ -11,7 +11,7 @@ use upshift::net::TcpStream;
 use upshift::sync::Notify;
 use upshift::{Priority, spawn, time};
 
-use crate::app::{get as request, listener, runtimes, text};
+use crate::app::{get as fetch, listener, runtimes, text};
 
 /// State of the slow handler: a notification when the handler has begun, and a notification that
 /// lets it continue.
@@ -55,7 +55,7 @@ fn a_running_request_is_answered_after_the_end() {
             let (state, end) = (Slow::default(), Arc::new(Notify::new()));
             let (server, port) = server(&state, &end, Duration::from_secs(60));
             let mut server = spawn(server, Priority::Inherit);
-            let request_task = async move { text(request(port, "/").await).await };
+            let request_task = async move { text(fetch(port, "/").await).await };
             let request_task = spawn(request_task, Priority::Inherit);
             state.begun.notified().await;
             end.notify_one();

@@ -17,7 +17,7 @@ use upshift::Level;
 use upshift::axum::{TlsListener, serve};
 use upshift::tls::rustls::{ClientConnection, StreamOwned};
 
-use crate::app::{certificates, get as request, listener, runtimes, spawn};
+use crate::app::{certificates, get as fetch, listener, runtimes, spawn};
 
 /// Length of a message that exceeds the buffers of both sockets, in bytes.
 const LONG: usize = 4 << 20;
@@ -112,7 +112,7 @@ fn events_are_sent_one_by_one() {
             };
             let (listener, port) = listener();
             spawn(serve(listener, Router::new().route("/", get(events))));
-            let mut body = request(port, "/").await.into_body();
+            let mut body = fetch(port, "/").await.into_body();
             for number in 0..EVENTS {
                 request_sender.send(()).await.unwrap();
                 let frame = body.frame().await.unwrap().unwrap();

@@ -11,7 +11,7 @@ use upshift::{Priority, yield_now};
 use super::{LESS_URGENT, MIDDLE, burn, runtime_with_one_vcpu, runtime_with_two_vcpus};
 
 #[test]
-fn a_coroutine_of_spawn_local_stays_on_its_thread_and_need_not_be_send() {
+fn a_spawn_local_coroutine_stays_on_its_thread_and_need_not_be_send() {
     runtime_with_two_vcpus().block_on(async {
         let shared = Rc::new(Cell::new(0));
         let thread = std::thread::current().id();
@@ -62,15 +62,15 @@ fn work_moves_to_an_idle_vcpu() {
 #[test]
 fn vcpus_are_added_and_released_while_coroutines_run() {
     runtime_with_one_vcpu().block_on(async {
-        let handle = upshift::Handle::current().unwrap();
+        let runtime = upshift::Handle::current().unwrap();
         assert!(
             upshift::release_cpu().is_err(),
             "the last vCPU was released"
         );
         for _ in 0..5 {
             upshift::alloc_cpu().unwrap();
-            assert_eq!(handle.vcpus(), 2);
-            let work: Vec<_> = (0..200)
+            assert_eq!(runtime.vcpus(), 2);
+            let handles: Vec<_> = (0..200)
                 .map(|n| {
                     upshift::spawn(
                         async move {
@@ -85,11 +85,11 @@ fn vcpus_are_added_and_released_while_coroutines_run() {
                 .collect();
             upshift::release_cpu().unwrap();
             let mut sum = 0;
-            for work in work {
-                sum += work.await.unwrap();
+            for handle in handles {
+                sum += handle.await.unwrap();
             }
             assert_eq!(sum, 199 * 200 / 2);
-            while handle.vcpus() != 1 {
+            while runtime.vcpus() != 1 {
                 yield_now().await;
             }
         }
@@ -97,15 +97,15 @@ fn vcpus_are_added_and_released_while_coroutines_run() {
 }
 
 #[test]
-fn blocking_functions_run_beside_the_coroutines() {
+fn blocking_functions_run_on_other_threads() {
     runtime_with_one_vcpu().block_on(async {
         let blocking = upshift::spawn_blocking(|| {
             std::thread::sleep(Duration::from_millis(20));
             std::thread::current().id()
         });
         assert_ne!(blocking.await.unwrap(), std::thread::current().id());
-        let broken = upshift::spawn_blocking(|| panic!("in a thread"));
-        assert!(broken.await.unwrap_err().is_panic());
+        let panicking = upshift::spawn_blocking(|| panic!("in a thread"));
+        assert!(panicking.await.unwrap_err().is_panic());
     });
 }
 
@@ -155,7 +155,7 @@ fn wakes_from_other_threads_reach_a_parked_vcpu() {
             }
         });
         for _ in 0..rounds {
-            // The future is pending until the coroutine is woken once.
+            // The future is pending at its first poll, and ready at the second, after the wake.
             let mut waited = false;
             std::future::poll_fn(|_| {
                 if std::mem::replace(&mut waited, true) {

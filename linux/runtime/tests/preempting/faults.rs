@@ -1,4 +1,4 @@
-//! Tests of preemption under faults (missing rights, changed CPU affinities, endless polls), and of
+//! Tests of preemption under faults (missing rights, changed CPU affinities, long polls), and of
 //! the state in which a runtime leaves the process's threads.
 
 use std::sync::Arc;
@@ -9,10 +9,13 @@ use upshift::{Level, Runtime, time};
 
 use crate::{builder, burn, runtime, spin_until};
 
-/// Returns the policy of a thread of this process. A TID of 0 stands for the calling thread.
+/// Returns the policy of a thread of this process, or -1 if the thread has ended.
 fn policy(tid: libc::pid_t) -> libc::c_int {
     // SAFETY: `sched_getscheduler` takes no pointer.
-    unsafe { libc::sched_getscheduler(tid) & !libc::SCHED_RESET_ON_FORK }
+    match unsafe { libc::sched_getscheduler(tid) } {
+        -1 => -1,
+        policy => policy & !libc::SCHED_RESET_ON_FORK,
+    }
 }
 
 /// Asserts that no thread except the watchers, which poll nothing, has a real-time policy.
@@ -20,7 +23,7 @@ fn assert_no_thread_is_elevated() {
     for tid in threads() {
         let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
         if name.is_ok_and(|name| !name.contains("/watch")) {
-            // A thread that has just ended has no policy.
+            // A thread may end after its name was read.
             assert!(
                 matches!(policy(tid), libc::SCHED_OTHER | libc::SCHED_BATCH | -1),
                 "thread {tid} has a real-time policy"
@@ -64,6 +67,7 @@ fn a_dropped_runtime_leaves_the_thread_of_block_on_unchanged() {
     let before = attributes();
     let Some(runtime) = runtime() else { return };
     runtime.block_on(async { time::sleep(Duration::from_millis(1)).await });
+    // The thread may be bound to the vCPU's CPU until the runtime is dropped.
     assert_eq!(attributes().0, before.0);
     drop(runtime);
     assert_eq!(attributes(), before);
@@ -81,11 +85,12 @@ fn attributes() -> ([u64; 6], usize) {
 #[test]
 fn threads_that_are_moved_to_other_cpus_lose_no_work() {
     let Some(runtime) = runtime() else { return };
-    // All threads of the runtime, and this thread, are moved at random moments.
+    // The mover changes the CPUs of all threads of the runtime, and of this thread, every 300 µs,
+    // at arbitrary points of their work.
     // SAFETY: `gettid` takes no pointer.
     let this_thread = unsafe { libc::gettid() };
     let stop = Arc::new(AtomicBool::new(false));
-    let is_set = stop.clone();
+    let mover_stop = stop.clone();
     let mover = std::thread::spawn(move || {
         // SAFETY: zeroes are a valid `cpu_set_t`, and the CPUs are within its size.
         let sets = unsafe {
@@ -98,7 +103,7 @@ fn threads_that_are_moved_to_other_cpus_lose_no_work() {
             [first_cpu, all_cpus]
         };
         let mut round = 0usize;
-        while !is_set.load(Ordering::Relaxed) {
+        while !mover_stop.load(Ordering::Relaxed) {
             let is_runtime_thread = |&tid: &libc::pid_t| {
                 let name = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
                 tid == this_thread || name.is_ok_and(|name| name.starts_with("upshift"))
@@ -155,7 +160,7 @@ fn run_in_child(name: &str) -> Option<std::process::ExitStatus> {
     command.env("UPSHIFT_PREEMPT_CHILD", name).status().ok()
 }
 
-/// Exit code of a child that has dropped its runtime in time.
+/// Exit code of a child whose `drop(runtime)` has returned before the alarm.
 const RUNTIME_DROPPED: i32 = 33;
 
 /// Not a test, but the entry point of the child processes.
@@ -167,7 +172,7 @@ fn child() {
     // SAFETY: `alarm` takes no pointer.
     unsafe { libc::alarm(150) };
     match name.as_str() {
-        "without rights" => {
+        "unprivileged" => {
             become_nobody();
             let runtime = builder().build().expect("preemption needs no privileges");
             let flag = Arc::new(AtomicBool::new(false));
@@ -183,13 +188,13 @@ fn child() {
                 assert!(long.await.unwrap());
             });
         }
-        "endless at the end" => {
+        "long poll at the end" => {
             let runtime: Runtime = builder().build().unwrap();
             runtime.block_on(async {
                 upshift::spawn(
                     async {
-                        // The poll lasts longer than a runtime waits for polls at its end, but is
-                        // bounded.
+                        // The poll lasts longer than the drop of a runtime waits for it, but ends,
+                        // so that a failing test ends, too.
                         burn(Duration::from_secs(20));
                     },
                     Level::at::<40>(),
@@ -207,15 +212,17 @@ fn child() {
 
 #[test]
 fn an_unprivileged_user_has_preemption() {
+    // Keeps other tests from running meanwhile, and skips this one if there is no preemption here.
     let Some(_exclusive) = runtime() else { return };
-    let status = run_in_child("without rights").unwrap();
+    let status = run_in_child("unprivileged").unwrap();
     assert!(status.success(), "{status}");
 }
 
 #[test]
-fn a_runtime_does_not_wait_for_ever_for_a_poll_that_does_not_end() {
+fn dropping_a_runtime_does_not_wait_for_a_long_poll() {
+    // Keeps other tests from running meanwhile, and skips this one if there is no preemption here.
     let Some(_exclusive) = runtime() else { return };
-    let status = run_in_child("endless at the end").unwrap();
+    let status = run_in_child("long poll at the end").unwrap();
     assert_eq!(status.code(), Some(RUNTIME_DROPPED), "{status}");
 }
 

@@ -1,7 +1,7 @@
 //! Tests of preemption: a vCPU (a run queue that several threads serve in turn) suspends a poll
 //! that runs for too long, and continues on another thread.
 //!
-//! Every test is bounded: no loop spins for longer than [`LIMIT`], and an alarm ends a process that
+//! Every test is bounded: every wait lasts for at most [`LIMIT`], and an alarm ends a process that
 //! hangs. If the kernel lacks a feature, the tests print the reason and are skipped.
 
 mod beside;
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use upshift::{Builder, Preemption, Runtime};
 
-/// Bound of every loop of these tests.
+/// Maximum duration of a wait in these tests.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Lock that serialises the tests, because all of them use the first CPU.
@@ -60,8 +60,8 @@ fn builder() -> Builder {
         .max_suspended(8)
 }
 
-/// Waits until no other test runs, and builds a runtime. Returns `None` if the kernel permits no
-/// preemption.
+/// Waits until no other test runs, and builds a runtime. Returns `None`, and prints the reason, if
+/// the runtime cannot be built here.
 fn build(builder: Builder) -> Option<ExclusiveRuntime> {
     let cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
     limit_process();
@@ -83,13 +83,13 @@ fn skipped(reason: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-/// Limits the process to 300 s.
+/// Ends the process after 300 s.
 fn limit_process() {
     // SAFETY: `alarm` takes no pointer. The default action of SIGALRM ends the process.
     unsafe { libc::alarm(300) };
 }
 
-/// Computes until the flag is set. Returns false if it is not set within [`LIMIT`].
+/// Spins until the flag is set. Returns false if it is not set within [`LIMIT`].
 fn spin_until(flag: &AtomicBool) -> bool {
     let start = Instant::now();
     while !flag.load(Ordering::Relaxed) {

@@ -78,22 +78,22 @@ fn spin_on(stack: &SmallStack, flag: &AtomicBool) -> bool {
     in_time
 }
 
-/// The polls run on spare threads, on the thread that created the ring, and on that of `block_on`.
+/// The polls run on the runtime's spare threads (which take over while a poll is suspended), on the
+/// thread that created the ring, and on the thread that called `block_on`.
 #[test]
 fn a_poll_on_a_stack_of_4_kib_is_suspended() {
     let Some(runtime) = runtime() else { return };
     for _ in 0..5 {
         let suspended = runtime.block_on(async {
-            let stop = Arc::new(AtomicBool::new(false));
-            let done = stop.clone();
+            let done = Arc::new(AtomicBool::new(false));
             // Each poll is more urgent than the previous poll, which is suspended for it.
             let urgent = async move {
-                let mut polls = Vec::new();
+                let mut handles = Vec::new();
                 let (mut reader, mut writer) = upshift::io::pipe().unwrap();
                 for level in [40, 30, 20, 10] {
-                    let flag = done.clone();
-                    let long = async move { spin_on(&SmallStack::new(), &flag) };
-                    polls.push(upshift::spawn(long, Level::new(level).unwrap()));
+                    let done_in_poll = done.clone();
+                    let long_poll = async move { spin_on(&SmallStack::new(), &done_in_poll) };
+                    handles.push(upshift::spawn(long_poll, Level::new(level).unwrap()));
                     for _ in 0..5 {
                         time::sleep(Duration::from_millis(1)).await;
                         writer.write_all(b"x").await.unwrap();
@@ -101,12 +101,12 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
                     }
                 }
                 done.store(true, SeqCst);
-                polls
+                handles
             };
-            let polls = upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
+            let handles = upshift::spawn(urgent, Level::at::<0>()).await.unwrap();
             let mut suspended = 0;
-            for poll in polls {
-                suspended += usize::from(poll.await.unwrap());
+            for handle in handles {
+                suspended += usize::from(handle.await.unwrap());
             }
             let flag = Arc::new(AtomicBool::new(false));
             let setter = flag.clone();
@@ -117,8 +117,8 @@ fn a_poll_on_a_stack_of_4_kib_is_suspended() {
     }
 }
 
-/// Polls are interrupted without preemption, too, because an idle vCPU makes the ring's thread
-/// enter its ring in the middle of a poll.
+/// Without preemption, polls are interrupted, too: an idle vCPU makes the thread that created the
+/// busy vCPU's ring enter that ring in the middle of a poll.
 #[test]
 fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
     let runtime = Runtime::builder().vcpus(2).build().unwrap();
@@ -133,8 +133,8 @@ fn a_poll_on_a_stack_of_4_kib_is_interrupted_for_an_idle_vcpu() {
             };
             let reader_task = upshift::spawn(reader_task, Level::at::<10>());
             time::sleep(Duration::from_millis(2)).await;
-            let fd = writer.write_all(b"").await.map(|()| writer);
-            let writer = std::fs::File::from(fd.unwrap().into_owned_fd().unwrap());
+            writer.write_all(b"").await.unwrap();
+            let writer = std::fs::File::from(writer.into_owned_fd().unwrap());
             let writer_thread = std::thread::spawn(move || {
                 use std::io::Write;
                 std::thread::sleep(Duration::from_millis(3));
@@ -159,8 +159,8 @@ fn alternate_stack() -> libc::stack_t {
     }
 }
 
-/// Returns the number of bytes of the calling thread's alternate stack that were ever used, and its
-/// size.
+/// Returns the number of bytes of the calling thread's alternate stack that have been used so far,
+/// and its size.
 fn stack_usage() -> (usize, usize) {
     let stack = alternate_stack();
     assert_eq!(
@@ -169,15 +169,15 @@ fn stack_usage() -> (usize, usize) {
         "the thread has no alternate stack"
     );
     let bytes = stack.ss_sp.cast::<u8>();
-    // SAFETY: the stack is mapped while the thread serves, and only its own handlers write to
-    // it.
+    // SAFETY: the stack is mapped while the thread runs the runtime, and only the thread's own
+    // handlers write to it.
     let is_unused = |&offset: &usize| unsafe { bytes.add(offset).read_volatile() } == 0;
     let unused = (0..stack.ss_size).take_while(is_unused).count();
     (stack.ss_size - unused, stack.ss_size)
 }
 
-/// The usage includes the handler and the kernel's frames, even if the handler waits in the ring
-/// and is interrupted there.
+/// The usage includes the handler and the kernel's frames, even if the handler waits in
+/// `io_uring_enter` and is interrupted there.
 #[test]
 fn the_handler_uses_half_of_its_stack_at_most() {
     let Some(runtime) = runtime() else { return };

@@ -1,7 +1,7 @@
 //! Levels of urgency: 0 is the most urgent, 63 the least.
 //!
-//! A [`Level`] is always in range, because it comes from a constant that the compiler has checked
-//! ([`Level::at`]) or from [`Level::new`], which returns an error value.
+//! A [`Level`] is always in range: [`Level::at`] checks its constant when the program is compiled,
+//! and [`Level::new`] returns an error value.
 
 use core::fmt;
 use core::str::FromStr;
@@ -23,8 +23,8 @@ pub const LEVELS: usize = 64;
 /// assert_eq!("8".parse(), Ok(REQUESTS));
 /// ```
 ///
-/// Five levels have names. They lie 16 apart, so that other levels fit between them;
-/// `docs/levels.md` helps to choose.
+/// Five levels have names. They lie 16 apart, so that other levels fit between them; see
+/// `docs/levels.md` for how to choose one.
 ///
 /// A constant out of range does not compile:
 ///
@@ -42,7 +42,8 @@ impl Level {
     pub const HIGH: Level = Level(16);
     /// Level 32: work without a stated priority.
     pub const NORMAL: Level = Level(32);
-    /// Level 48: work that nobody waits for and that has a deadline, such as reports and imports.
+    /// Level 48: work that nobody waits for but that must end by a deadline, such as reports and
+    /// imports.
     pub const LOW: Level = Level(48);
     /// Level 63: work that runs only while no other is ready.
     pub const BACKGROUND: Level = Level(63);
@@ -86,6 +87,7 @@ impl Level {
 
     #[inline]
     pub(crate) const fn index(self) -> usize {
+        // The mask changes nothing, but shows the compiler that the index is in range.
         (self.0 & (LEVELS as u8 - 1)) as usize
     }
 
@@ -133,7 +135,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Reads a number from 0 to 63, or one of the five names in upper or lower case.
+/// Parses a number from 0 to 63, or one of the five names in upper or lower case.
 impl FromStr for Level {
     type Err = ParseLevelError;
     fn from_str(text: &str) -> Result<Level, ParseLevelError> {
@@ -155,7 +157,7 @@ impl FromStr for Level {
     }
 }
 
-/// Error of a text that is not a level.
+/// The error of parsing a text that is not a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseLevelError(());
 
@@ -169,7 +171,7 @@ impl fmt::Display for ParseLevelError {
 
 impl core::error::Error for ParseLevelError {}
 
-/// Error of a number that is not a level.
+/// The error of [`Level::new`] for a number that is not a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelError(u8);
 
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_is_read_as_a_number_or_a_name() {
+    fn numbers_and_names_of_levels_are_parsed() {
         for (text, level) in [
             ("0", Level::URGENT),
             ("urgent", Level::URGENT),

@@ -84,7 +84,7 @@ impl<H: Host> Vcpu<H> {
 
     /// Returns true if the calling thread is polling the coroutine in this slot.
     #[inline]
-    pub(crate) fn polls_here(&self, slot: &Slot<H>) -> bool {
+    pub(crate) fn is_polling_here(&self, slot: &Slot<H>) -> bool {
         core::ptr::eq(self.current.load(Relaxed), slot)
             && self
                 .shared()

@@ -12,18 +12,18 @@ use crate::coroutine::state::TransitionToReady;
 /// # Safety
 /// The caller holds a reference to the slot's coroutine.
 pub(crate) unsafe fn wake_slot<H: Host>(slot: NonNull<Slot<H>>) {
-    // Between the state change and the enqueueing, other wakes are absorbed, so the thread must not
-    // be suspended.
+    // Between the state change and the enqueueing, other wakes are absorbed. If the thread were
+    // suspended there, the coroutine would not run meanwhile.
     let critical = Critical::<H>::enter();
     // SAFETY: slots outlive their references.
     let coroutine = unsafe { slot.as_ref() };
-    if coroutine.vcpu().polls_here(coroutine) {
+    if coroutine.vcpu().is_polling_here(coroutine) {
         // The coroutine wakes itself in its poll, as most coroutines that yield do. The end of the
         // poll sees the wake without an atomic read-modify-write.
         coroutine.wake_itself();
         return;
     }
-    // SAFETY: the contract is the caller's.
+    // SAFETY: the caller guarantees the requirements of `wake_slot`.
     unsafe { wake_other(slot, critical) };
 }
 
@@ -39,12 +39,12 @@ unsafe fn wake_other<H: Host>(slot: NonNull<Slot<H>>, _critical: Critical<H>) {
     }
 }
 
-/// Cancels the coroutine of this generation in a slot. If it is being polled, the poll is asked to
-/// yield, so that a long poll that checks `need_preempt` ends, even while no other coroutine is
-/// ready.
+/// Cancels the coroutine in a slot if it is still the one of this generation. If it is being
+/// polled, the poll is asked to yield, so that a long poll that checks `need_preempt` ends, even
+/// while no other coroutine is ready.
 ///
 /// # Safety
-/// If the slot's tenant is of this generation, the caller holds a reference to the tenant.
+/// If the slot contains the coroutine of this generation, the caller holds a reference to it.
 pub(crate) unsafe fn cancel_slot<H: Host>(
     slot: NonNull<Slot<H>>,
     generation: u32,
@@ -55,7 +55,7 @@ pub(crate) unsafe fn cancel_slot<H: Host>(
     match wake {
         // SAFETY: `Enqueue` gives this thread the right to enqueue the coroutine.
         TransitionToReady::Enqueue => unsafe { Vcpu::admit(slot) },
-        // SAFETY: the caller holds a reference.
+        // SAFETY: `Absorbed` implies that the generation matches, so the caller holds a reference.
         TransitionToReady::Absorbed => unsafe { Vcpu::preempt_cancelled(slot) },
         TransitionToReady::Exited => {}
     }

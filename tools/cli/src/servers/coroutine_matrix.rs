@@ -1,14 +1,14 @@
 //! The matrix server, with three coroutines for each connection: one receives, one computes, one
 //! sends.
 //!
-//! Two bounded queues of [`QUEUE_LEN`] frames connect the coroutines, which have the level of the
-//! connection. A client that never reads fills the outgoing queue, then the incoming queue, then
-//! its own socket, so memory is bounded by `2 * QUEUE_LEN` frames and the frames in processing.
-//! When one coroutine ends, its queues close, so that its neighbours end, too; frames received
-//! before the end of the input are still answered.
+//! Two bounded queues of [`QUEUE_LEN`] frames connect the three coroutines, which all have the
+//! level of the connection. A client that never reads fills the outgoing queue, then the incoming
+//! queue, then its own socket, so memory is bounded by `2 * QUEUE_LEN` frames plus those that the
+//! coroutines are processing. When one coroutine ends, its queues close, so that its neighbours
+//! end, too; frames received before the end of the input are still answered.
 //!
 //! A product is computed in one poll, during which more urgent connections on the same vCPU wait.
-//! The poll takes a few microseconds for n = 20, and most of a second for n = 1024.
+//! The poll takes a few microseconds for a matrix of 20 × 20, and most of a second for 1024 × 1024.
 
 use anyhow::Result;
 use upshift::net::{OwnedReadHalf, OwnedWriteHalf};
@@ -18,7 +18,7 @@ use upshift_load::frames::{Frame, Frames};
 use super::args::ServerArgs;
 use super::coroutine::{self, Client};
 
-/// Frames that each of the two queues of a connection holds.
+/// Number of frames that each of the two queues of a connection holds.
 const QUEUE_LEN: usize = 16;
 
 pub(crate) fn serve(args: &ServerArgs) -> Result<()> {
@@ -39,8 +39,8 @@ fn start(client: Client) {
     upshift::spawn(
         async move {
             let mut input = input;
-            if let Err(why) = receive(&mut input, to_compute).await {
-                eprintln!("matrix-server: closed {peer}: {why}");
+            if let Err(error) = receive(&mut input, to_compute).await {
+                eprintln!("matrix-server: closed {peer}: {error}");
                 coroutine::discard(&mut input).await;
             }
         },
@@ -49,23 +49,26 @@ fn start(client: Client) {
     .detach();
 }
 
-/// Cuts the input into frames until it ends or is lost (both silently), or contains an invalid
-/// frame.
+/// Splits the input into frames until it ends or the connection is lost. Both are `Ok`; an invalid
+/// or truncated frame is an error.
 async fn receive(input: &mut OwnedReadHalf, frames: Sender<Frame>) -> Result<(), String> {
-    let mut cutter = Frames::default();
+    let mut decoder = Frames::default();
     loop {
         let Ok(data) = input.recv().await else {
             return Ok(());
         };
         if data.is_empty() {
-            return if cutter.is_at_boundary() {
+            return if decoder.is_at_boundary() {
                 Ok(())
             } else {
                 Err("the input ended in the middle of a frame".into())
             };
         }
         let mut chunk: &[u8] = &data;
-        while let Some(frame) = cutter.next(&mut chunk).map_err(|error| error.to_string())? {
+        while let Some(frame) = decoder
+            .next(&mut chunk)
+            .map_err(|error| error.to_string())?
+        {
             if frames.send(frame).await.is_err() {
                 return Ok(());
             }

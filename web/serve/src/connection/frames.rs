@@ -1,16 +1,19 @@
 //! Scans the frames of an HTTP/2 client. It extracts `PRIORITY_UPDATE` (RFC 9218, section 7.1),
-//! which hyper drops, and the stream numbers, which hyper does not expose.
+//! which hyper drops, and the stream numbers (the stream identifiers of RFC 9113), which hyper does
+//! not expose.
 //!
-//! Every byte is passed on. Memory is bounded, because the scanner keeps only the head of the
-//! current frame, and little more than [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
+//! The scanner changes no byte and drops none. Memory is bounded, because the scanner keeps only
+//! the head of the current frame (the nine bytes before its payload), and little more than
+//! [`MAX_UPDATE_BYTES`] bytes of a `PRIORITY_UPDATE`.
 //!
-//! To match requests with streams, reading stops after the header block of a new stream until hyper
-//! has handed out the stream's request (see [`ObservedIo`](super::observed::ObservedIo)). Reading
-//! stops only for clients that have sent a `PRIORITY_UPDATE` or announced it by
-//! `SETTINGS_NO_RFC7540_PRIORITIES`.
+//! So that requests can be matched with streams, the connection is not read beyond the header block
+//! of a new stream until hyper has handed out the stream's request (see
+//! [`ObservedIo`](super::observed::ObservedIo)). Reading stops only for clients that have sent a
+//! `PRIORITY_UPDATE` or announced it by `SETTINGS_NO_RFC7540_PRIORITIES`.
 
 /// Length of the client's connection preface; sent over TLS too.
 const PREFACE_BYTES: usize = 24;
+/// Length of the head of a frame.
 const HEAD_BYTES: usize = 9;
 
 const HEADERS: u8 = 0x1;
@@ -22,9 +25,9 @@ const ACK: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const NO_RFC7540_PRIORITIES: u16 = 0x9;
 
-/// A PING frame on a stream, which is a PROTOCOL_ERROR.
+/// A frame that hyper answers with PROTOCOL_ERROR: a PING on a stream.
 const PROTOCOL_ERROR: &[u8] = b"\0\0\x08\x06\0\0\0\0\x01\0\0\0\0\0\0\0\0";
-/// The head of an oversized frame, which is a FRAME_SIZE_ERROR.
+/// The head of a frame that hyper answers with FRAME_SIZE_ERROR, because the frame is too long.
 const FRAME_SIZE_ERROR: &[u8] = b"\xff\xff\xff\x06\0\0\0\0\0";
 
 /// Longest payload of a `PRIORITY_UPDATE` that is read, in bytes: a stream number and 64 bytes of
@@ -35,11 +38,12 @@ const MAX_EXCESS_RESETS: u64 = 200;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FrameEvent<'a> {
-    /// The header block of a new stream is complete.
+    /// The header block of a new stream is complete. Reported only for clients that have used or
+    /// announced `PRIORITY_UPDATE`.
     Opened(u32),
     /// The priority of a stream, which may not be open yet.
     Update(u32, &'a [u8]),
-    /// Requests are cancelled as fast as they are made.
+    /// The client has cancelled too many of its requests (see [`MAX_EXCESS_RESETS`]).
     Flood,
     /// An invalid update, which ends the connection. Contains the invalid frame that hyper must
     /// receive next, so that hyper ends the connection with the right error.
@@ -171,7 +175,8 @@ impl FrameScanner {
             }
             RST_STREAM => {
                 self.resets += 1;
-                // hyper itself counts only the cancelled requests that it has not handed out.
+                // hyper itself counts only the cancelled requests that it has not handed out. The
+                // number of other requests is `opened - resets`.
                 if self.tracks_streams && 2 * self.resets > self.opened + MAX_EXCESS_RESETS {
                     on_event(FrameEvent::Flood);
                 }
@@ -274,7 +279,8 @@ mod tests {
         let opened = settings.len() + first.len() + update.len() + second.len() + rest.len();
         for sizes in [&[][..], &[1], &[3, 7], &[10]] {
             let (events, stops) = scan_all(&bytes, sizes);
-            // The client used the frame only after it had opened the first stream.
+            // The first stream is not reported, because the client sent its first PRIORITY_UPDATE
+            // only afterwards.
             let expected = formatted([FrameEvent::Update(1, b"u=0"), FrameEvent::Opened(3)]);
             assert_eq!(events, expected, "{sizes:?}");
             assert_eq!(stops, [opened], "{sizes:?}");
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn long_updates_and_acknowledged_settings_are_ignored() {
+    fn long_updates_and_acknowledgements_of_settings_are_ignored() {
         let long = "x".repeat(MAX_UPDATE_BYTES);
         for bytes in [
             update(1, &long),

@@ -18,14 +18,14 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// Number of bytes read at once. Larger pieces would exceed the caches of the allocator and the
-/// CPU.
+/// Number of bytes read at once. Larger pieces would not fit into the caches of the allocator and
+/// the CPU.
 pub(crate) const PIECE: usize = 64 * 1024;
 /// Minimum size in bytes of a file that is sent without a copy. For smaller files, the system calls
 /// cost as much as the copies.
 const MIN_SEND_FILE: u64 = 32 * 1024;
-/// Maximum size in bytes of content that is cached as a copy instead of in a buffer of [`PIECE`]
-/// bytes.
+/// Maximum size in bytes of content that [`read_small`] copies, so that the cache does not keep a
+/// whole buffer of [`PIECE`] bytes for it.
 const MAX_COPIED: usize = 4 * 1024;
 /// Number of idle buffers that a thread keeps.
 const MAX_POOLED: usize = 16;
@@ -122,17 +122,17 @@ fn read_range(file: &File, range: &Range<u64>, max: u64) -> Option<Bytes> {
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send>>;
 
-/// A range of a file as a body. If a file shrinks meanwhile, the response ends with an error, so
-/// the client notices that bytes are missing.
+/// A range of a file as a body. If the file shrinks while it is sent, the response ends with an
+/// error, so the client notices that bytes are missing.
 pub(crate) struct FileBody {
     file: Source,
     range: Range<u64>,
 }
 
 enum Source {
-    /// Read from the page cache.
+    /// Read from the page cache, or sent by the kernel without a copy.
     Plain(Arc<File>),
-    /// Read from the page cache after the kernel has refused to send it without a copy.
+    /// Read from the page cache, because the kernel has refused to send the file without a copy.
     Copied(Arc<File>),
     /// Read over the ring, beginning with the first read that would have had to wait.
     Ring(upshift::fs::File, Option<Reading>),

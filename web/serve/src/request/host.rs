@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 /// Maximum length of a DNS name, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Returns whether a target is valid for a method. It must be a path, or a URI with a path. Only
-/// CONNECT names a host without a path, and only OPTIONS allows `*` (RFC 9112, section 3.2).
-pub(crate) fn is_target(method: &Method, uri: &Uri) -> bool {
-    let names_host_alone = uri.authority().is_some() && uri.scheme().is_none();
+/// Returns whether a target is valid for a method. The target must be a path, or a URI with a path.
+/// Only CONNECT names a host without a path, and only OPTIONS allows `*` (RFC 9112, section 3.2).
+pub(crate) fn is_valid_target(method: &Method, uri: &Uri) -> bool {
+    let is_authority_only = uri.authority().is_some() && uri.scheme().is_none();
     if *method == Method::CONNECT {
-        return names_host_alone;
+        return is_authority_only;
     }
-    let has_path = uri.path().starts_with('/') && !names_host_alone;
+    let has_path = uri.path().starts_with('/') && !is_authority_only;
     has_path || *method == Method::OPTIONS && uri.path() == "*"
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn of_request<'a>(
         return Some(field.unwrap_or_default());
     };
     let host = strip_port(authority.as_str())?;
-    // In HTTP/1 the target of the request takes precedence over the field.
+    // In HTTP/1 the target of the request takes precedence over the Host field.
     let differ = |field: &str| !field.eq_ignore_ascii_case(host);
     if version >= Version::HTTP_2 && field.is_some_and(differ) {
         return None;
@@ -51,11 +51,11 @@ pub(crate) fn of_request<'a>(
     Some(host)
 }
 
-/// Returns the host of a request that [`of_request`] has accepted, from its saved fields. An
-/// invalid target yields an empty host.
+/// Returns the host of a request that [`of_request`] has accepted. The arguments are copies of
+/// fields of that request. An invalid target yields an empty host.
 pub(crate) fn of_saved<'a>(method: &Method, uri: &'a Uri, headers: &'a HeaderMap) -> &'a str {
     let field = || headers.get(HOST).map(HeaderValue::to_str)?.ok();
-    let authority = uri.authority().filter(|_| is_target(method, uri));
+    let authority = uri.authority().filter(|_| is_valid_target(method, uri));
     let target = authority.map(|authority| authority.as_str());
     target
         .or_else(field)
@@ -112,7 +112,7 @@ impl Hosts {
     /// Adds a name, `*.NAME` (all its subdomains) or an address.
     ///
     /// # Errors
-    /// Returns the fault of the name, or the site that already has it.
+    /// Returns a message that says what is wrong with the name, or which site already has it.
     pub(crate) fn add(&mut self, host: &str, site: usize) -> Result<(), String> {
         let lower = host.to_ascii_lowercase();
         let lower = lower.strip_suffix('.').unwrap_or(&lower);
@@ -121,7 +121,7 @@ impl Hosts {
             None => (&mut self.exact, lower),
         };
         let reason = if host == "*" {
-            "the settings outside of [[site]] are for all other hosts"
+            "use the settings outside of [[site]], which are for all other hosts"
         } else if !host.is_ascii() {
             "write it in its ASCII form, `xn--…`"
         } else if host.contains("://") || host.contains('/') {
@@ -135,9 +135,9 @@ impl Hosts {
         } else {
             return match table.insert(name.to_owned(), site) {
                 Some(other) if other != site => Err(format!(
-                    "host `{host}`: site {other} and site {site} have it"
+                    "host `{host}`: both site {other} and site {site} list it"
                 )),
-                Some(_) => Err(format!("host `{host}`: site {site} has it twice")),
+                Some(_) => Err(format!("host `{host}`: site {site} lists it twice")),
                 None => Ok(()),
             };
         };
@@ -194,7 +194,11 @@ mod tests {
             (Method::CONNECT, "http://a.test/", false),
         ] {
             let uri = target.parse().unwrap();
-            assert_eq!(is_target(&method, &uri), is_valid, "{method} {target}");
+            assert_eq!(
+                is_valid_target(&method, &uri),
+                is_valid,
+                "{method} {target}"
+            );
         }
     }
 
@@ -263,7 +267,7 @@ mod tests {
         let mut hosts = Hosts::default();
         hosts.add("a.test", 1).unwrap();
         for (host, expected) in [
-            ("A.test.", "site 1 and site 2 have it"),
+            ("A.test.", "both site 1 and site 2 list it"),
             ("*", "outside of [[site]]"),
             ("www.*", "in front only"),
             ("*.*.test", "in front only"),

@@ -167,7 +167,7 @@ impl HttpService {
     }
 
     fn site(&self, settings: &Settings, request: &Request<Incoming>) -> Result<usize, Refusal> {
-        if !host::is_target(request.method(), request.uri()) {
+        if !host::is_valid_target(request.method(), request.uri()) {
             return Err(Refusal::InvalidTarget);
         }
         let host = host::of_request(request.version(), request.uri(), request.headers());

@@ -16,11 +16,12 @@ use crate::tls::certificates;
 
 mod pages;
 
+/// A site with its opened folder, certificate, pages and rules.
 pub(crate) struct OpenSite {
     pub(crate) root: Arc<Root>,
     pub(crate) files: Files,
     pub(crate) pages: Pages,
-    /// Header fields that are added to responses without them, or `None` if there are none.
+    /// Header fields that are added to a response unless it has them, or `None` if there are none.
     pub(crate) headers: Option<Arc<HeaderMap>>,
     pub(crate) rules: Vec<Rule>,
     key: Option<Arc<CertifiedKey>>,
@@ -37,11 +38,13 @@ impl Sites {
     /// Opens the folders and reads the certificates.
     ///
     /// # Errors
-    /// Returns the faults of folders and certificates, one per line.
+    /// Returns the faults of folders and certificates, one per line, or another fault of the
+    /// configuration.
     pub(crate) fn open(config: &Config) -> Result<Sites, String> {
         let hosts = Arc::new(config.hosts()?);
         let mut warnings = config.warnings();
         let mut faults = Vec::new();
+        // The first site serves all hosts that no other site names.
         let default_site = Site::default();
         let mut all: Vec<OpenSite> = Vec::with_capacity(1 + config.site.len());
         for site in std::iter::once(&default_site).chain(&config.site) {
@@ -85,7 +88,7 @@ impl Sites {
                 && !folder.join(fallback).is_file()
             {
                 warnings.push(format!(
-                    "files: fallback = \"{fallback}\": there is no such file in {}",
+                    "files.fallback: there is no file \"{fallback}\" in {}",
                     folder.display()
                 ));
             }
@@ -129,10 +132,10 @@ impl Sites {
         self.hosts.find(host)
     }
 
-    /// Returns whether a client that named `server` (SNI) has received the certificate of another
-    /// site. The client must then use another connection (RFC 9110, section 15.5.20).
-    pub(crate) fn is_misdirected(&self, site: usize, server: &str) -> bool {
-        let sent_key = &self.all[self.hosts.find(server)].key;
+    /// Returns whether a client that named `server_name` (SNI) has received the certificate of
+    /// another site. The client must then use another connection (RFC 9110, section 15.5.20).
+    pub(crate) fn is_misdirected(&self, site: usize, server_name: &str) -> bool {
+        let sent_key = &self.all[self.hosts.find(server_name)].key;
         match (sent_key, &self.all[site].key) {
             (Some(sent_key), Some(key)) => !Arc::ptr_eq(sent_key, key) && sent_key.cert != key.cert,
             _ => false,

@@ -24,8 +24,8 @@ fn a_file_is_sent_to_a_client_that_has_shut_down_its_sending_half() {
         ("/plaintext", 13),
         ("/matrix?n=3", 19),
     ] {
-        for field in ["", "connection: close\r\n"] {
-            let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{field}\r\n");
+        for extra_header in ["", "connection: close\r\n"] {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{extra_header}\r\n");
             let mut stream = server.connect_and_send(request);
             stream.shutdown(Shutdown::Write).unwrap();
             let answer = Answer::parse(read_to_end(&mut stream));
@@ -43,8 +43,9 @@ fn a_file_is_sent_to_a_client_that_has_shut_down_its_sending_half() {
     server.wait_until_idle();
 }
 
-/// A client that shuts down its sending half while a handler runs has most likely gone, so the
-/// handler must be dropped.
+/// While a handler runs, the server takes a shutdown of the client's sending half as a sign that
+/// the client has gone. It must drop the handler, and log the request with nginx's status 499 (the
+/// client has closed the connection).
 #[test]
 fn a_handler_whose_client_has_gone_is_dropped_and_logged_as_499() {
     struct SetOnDrop(Arc<AtomicBool>);
@@ -54,7 +55,7 @@ fn a_handler_whose_client_has_gone_is_dropped_and_logged_as_499() {
         }
     }
     let folder = Folder::new();
-    let log = folder.0.join("log");
+    let log_path = folder.0.join("log");
     let (started, dropped) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
@@ -68,16 +69,16 @@ fn a_handler_whose_client_has_gone_is_dropped_and_logged_as_499() {
             std::future::pending::<()>().await;
         }
     });
-    let path = log.clone();
-    let logs = |config: &mut Config| config.access_log = Some(path);
-    let server = TestServer::with_service(&folder, logs, app);
+    let access_log = log_path.clone();
+    let enable_log = |config: &mut Config| config.access_log = Some(access_log);
+    let server = TestServer::with_service(&folder, enable_log, app);
     let stream = server.connect_and_send("GET /long HTTP/1.1\r\nhost: x\r\n\r\n");
     wait_until("the handler runs", || started.load(Ordering::SeqCst));
     stream.shutdown(Shutdown::Write).unwrap();
     wait_until("the handler is dropped", || dropped.load(Ordering::SeqCst));
     server.wait_until_idle();
     assert_eq!(server.end(), 0);
-    let log = std::fs::read_to_string(log).unwrap();
+    let log = std::fs::read_to_string(log_path).unwrap();
     assert!(
         log.contains("\"path\":\"/long\"") && log.contains("\"status\":499"),
         "{log}"

@@ -34,17 +34,17 @@ fn app(stop: Arc<AtomicBool>) -> axum::Router {
         .fallback(level)
 }
 
-fn with_app(change: impl FnOnce(&mut Config)) -> (TestServer, Arc<AtomicBool>, Folder) {
+fn server_with_app(configure: impl FnOnce(&mut Config)) -> (TestServer, Arc<AtomicBool>, Folder) {
     let folder = Folder::new();
     let stop = Arc::new(AtomicBool::new(false));
     let app = app(stop.clone());
-    let server = TestServer::with_service(&folder, change, app);
+    let server = TestServer::with_service(&folder, configure, app);
     (server, stop, folder)
 }
 
 #[test]
 fn a_rule_takes_precedence_over_the_client_and_the_client_over_the_default() {
-    let (server, _, _folder) = with_app(|config| {
+    let (server, _, _folder) = server_with_app(|config| {
         config.ceiling = 1;
         config.priority = [
             "POST /api=9",
@@ -75,10 +75,10 @@ fn a_rule_takes_precedence_over_the_client_and_the_client_over_the_default() {
 
 #[test]
 fn the_operator_changes_the_levels_of_running_requests() {
-    let (server, stop, _folder) = with_app(|_| {});
+    let (server, stop, _folder) = server_with_app(|_| {});
     let address = server.address;
     let clients: Vec<_> = (0..3)
-        .map(|_| std::thread::spawn(move || talk(address, "/work", "u=6")))
+        .map(|_| std::thread::spawn(move || request_until_close(address, "/work", "u=6")))
         .collect();
     server.wait_for_requests(3);
     let requests = server.control.requests();
@@ -88,7 +88,8 @@ fn the_operator_changes_the_levels_of_running_requests() {
             .iter()
             .all(|(_, level, ..)| *level == Level::at::<52>())
     );
-    // One request gets another level by its number. A rule then applies to later requests.
+    // The operator changes the level of one request, selected by its number. The rule that is added
+    // below applies to a later request.
     assert!(server.control.reprio(requests[0].0, Level::at::<5>()));
     assert!(!server.control.reprio(u64::MAX, Level::at::<5>()));
     stop.store(true, Ordering::Relaxed);
@@ -109,23 +110,23 @@ fn the_operator_changes_the_levels_of_running_requests() {
 
 #[test]
 fn under_overload_only_the_least_urgent_requests_are_refused() {
-    let (server, stop, _folder) = with_app(|config| {
-        // The time is short for requests that would wait for ever, and long for those that only
-        // wait for a slow machine.
+    let (server, stop, _folder) = server_with_app(|config| {
+        // Short enough to refuse starved requests soon, and long enough that a slow machine causes
+        // no refusal.
         config.admission.max_wait = Duration::from_millis(300);
     });
     // An endless computation at level 28 makes all less urgent requests wait.
     let address = server.address;
-    let computation = std::thread::spawn(move || talk(address, "/work", "u=3"));
+    let computation = std::thread::spawn(move || request_until_close(address, "/work", "u=3"));
     server.wait_for_requests(1);
-    let refused = Arc::new(Mutex::new(Vec::new()));
+    let refusals = Arc::new(Mutex::new(Vec::new()));
     let mut background = Vec::new();
     wait_until("a request with u=7 is refused", || {
-        let (refused, refusals) = (refused.clone(), &refused);
+        let client_refusals = refusals.clone();
         background.push(std::thread::spawn(move || {
-            let answer = talk(address, "/x", "u=7");
+            let answer = request_until_close(address, "/x", "u=7");
             if answer.starts_with("HTTP/1.1 503") {
-                refused.lock().unwrap().push(answer);
+                client_refusals.lock().unwrap().push(answer);
             }
         }));
         std::thread::sleep(Duration::from_millis(150));
@@ -135,8 +136,8 @@ fn under_overload_only_the_least_urgent_requests_are_refused() {
         assert_eq!(server.get("/x", "priority: u=0\r\n").status, 200);
     }
     assert!(server.is_healthy());
-    let refusals = refused.lock().unwrap().clone();
-    assert!(refusals[0].contains("retry-after: 1"), "{}", refusals[0]);
+    let refusal = refusals.lock().unwrap()[0].clone();
+    assert!(refusal.contains("retry-after: 1"), "{refusal}");
     stop.store(true, Ordering::Relaxed);
     assert!(computation.join().unwrap().starts_with("HTTP/1.1 200"));
     for client in background {
@@ -153,7 +154,7 @@ fn under_overload_only_the_least_urgent_requests_are_refused() {
     );
 }
 
-fn talk(address: SocketAddr, path: &str, priority: &str) -> String {
+fn request_until_close(address: SocketAddr, path: &str, priority: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!(
         "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\npriority: {priority}\r\n\r\n"
@@ -215,12 +216,12 @@ fn each_poll_of_a_download_is_short() {
     // The socket buffers fill first. The client reads the rest below.
     std::thread::sleep(Duration::from_millis(200));
     let mut buffer = vec![0; 1 << 20];
-    wait_until("1000 pieces are sent", || {
+    wait_until("1100 pieces are sent", || {
         assert_ne!(stream.read(&mut buffer).unwrap(), 0);
         pieces.load(Ordering::Relaxed) > 1100
     });
-    // A poll ends after 100 µs, in which a machine handles five to ten pieces, and a loaded one
-    // fewer. Without that bound, a poll would fill the socket buffers with 60 pieces.
+    // A poll ends after 100 µs. In this time an idle machine sends five to ten pieces, and a loaded
+    // machine fewer. Without that bound, a poll would fill the socket buffers with 60 pieces.
     let max_pieces = max_pieces.load(Ordering::Relaxed);
     assert!(
         (1..=30).contains(&max_pieces),

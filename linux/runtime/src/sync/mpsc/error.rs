@@ -5,21 +5,21 @@ use std::fmt;
 use super::super::error_text::{error_text, send_error};
 
 /// Text of the errors of a channel whose receiver is closed or dropped.
-const CLOSED: &str = "the channel's receiver is gone: stop sending";
+const CLOSED: &str = "the channel is closed: stop sending";
 
 send_error!(
-    "The error of a send to a closed or dropped receiver, which contains the value.",
-    "the channel's receiver is gone: stop sending"
+    "The error of a send to a closed or dropped receiver. It contains the value that was not sent.",
+    "the channel is closed: stop sending"
 );
 
 /// Defines the error of a send that does not wait, or waits for a limited time.
-macro_rules! no_room {
-    ($(#[$doc:meta])* $error:ident { $(#[$lack_doc:meta])* $lack:ident => $text:literal }) => {
+macro_rules! unsent_error {
+    ($(#[$doc:meta])* $error:ident { $(#[$full_doc:meta])* $full:ident => $text:literal }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub enum $error<T> {
-            $(#[$lack_doc])*
-            $lack(T),
+            $(#[$full_doc])*
+            $full(T),
             /// The receiver is closed or dropped.
             Closed(T),
         }
@@ -35,7 +35,7 @@ macro_rules! no_room {
             /// ```
             pub fn into_inner(self) -> T {
                 match self {
-                    $error::$lack(value) | $error::Closed(value) => value,
+                    $error::$full(value) | $error::Closed(value) => value,
                 }
             }
         }
@@ -43,21 +43,21 @@ macro_rules! no_room {
         impl<T> fmt::Debug for $error<T> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {
-                    $error::$lack(_) => concat!(stringify!($lack), "(..)"),
+                    $error::$full(_) => concat!(stringify!($full), "(..)"),
                     $error::Closed(_) => "Closed(..)",
                 })
             }
         }
 
         error_text!([T] $error<T> {
-            $error::$lack(_) => $text,
+            $error::$full(_) => $text,
             $error::Closed(_) => CLOSED,
         });
     };
 }
 
-no_room!(
-    /// The error of `try_send`, with the value.
+unsent_error!(
+    /// The error of `try_send`. It contains the value that was not sent.
     ///
     /// ```
     /// use upshift::sync::mpsc::{self, TrySendError};
@@ -83,8 +83,8 @@ impl<T> From<SendError<T>> for TrySendError<T> {
     }
 }
 
-no_room!(
-    /// The error of `send_timeout`, with the value.
+unsent_error!(
+    /// The error of `send_timeout`. It contains the value that was not sent.
     ///
     /// ```
     /// use std::time::Duration;
