@@ -45,10 +45,18 @@ fn resident(server: &Server) -> u64 {
     kib.parse::<u64>().unwrap() / 1024
 }
 
+/// Starts a server with one vCPU and one arena. Free memory in the arena of one thread is not used
+/// for another thread, so with several arenas their number would decide how much is resident.
+fn start_with_one_arena(folder: &Folder, args: &[&str]) -> Server {
+    let mut command = command(folder, &["--listen", "127.0.0.1:0", "--vcpus", "1"]);
+    command.args(args).env("MALLOC_ARENA_MAX", "1");
+    Server::launch(command.stderr(Stdio::null())).unwrap()
+}
+
 #[test]
 fn overload_does_not_grow_memory_and_leaves_health_checks_alone() {
     let folder = Folder::new();
-    let server = Server::start(&folder, &["--max-wait", "20ms"]);
+    let server = start_with_one_arena(&folder, &["--max-wait", "20ms"]);
     let address = server.address().to_string();
     // More requests than a vCPU (a worker of the runtime) can compute.
     let overload = || {
@@ -90,11 +98,7 @@ fn clients_that_read_nothing_cost_little_memory_and_none_after_their_end() {
     let folder = Folder::new();
     let big = std::fs::File::create(folder.0.join("big.bin")).unwrap();
     big.set_len(256 << 20).unwrap();
-    // The server has one arena, because free memory in the arena of one thread is not used for
-    // another thread. With several arenas, their number would decide how much is resident.
-    let mut command = command(&folder, &["--listen", "127.0.0.1:0", "--vcpus", "1"]);
-    command.env("MALLOC_ARENA_MAX", "1").stderr(Stdio::null());
-    let server = Server::launch(&mut command).unwrap();
+    let server = start_with_one_arena(&folder, &[]);
     server.get("/healthz", "");
     let before = resident(&server);
     for _ in 0..BURSTS {

@@ -93,7 +93,7 @@ fn mistakes_are_refused_with_a_remedy() {
         (&["no-folder"], &["no-folder", "No such file"]),
         (
             &["--config", &hosts],
-            &["hosts.toml", "host `a.test`: site 1 and site 2"],
+            &["hosts.toml", "host `a.test`: both site 1 and site 2"],
         ),
         (&["--priority", "/a"], &["CONDITIONS=LEVEL"]),
         (&["--endpoints", "status"], &["use healthz, metrics"]),
