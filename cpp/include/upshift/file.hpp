@@ -137,8 +137,8 @@ class [[nodiscard("destroying the call cancels it")]] async_call {
   async_call& operator=(const async_call&) = delete;
   ~async_call() { stop(); }
 
-  /// Cancels the call, or discards its result. The buffer is released when the kernel no longer uses
-  /// it. May be called on any thread.
+  /// Cancels the call, or discards its result. The buffer is released when the kernel no longer
+  /// uses it. May be called on any thread.
   void stop() noexcept {
     std::optional<waker> waiting;
     {

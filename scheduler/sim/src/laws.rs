@@ -1,8 +1,8 @@
 //! Checks a simulation against the laws, which the documentation of the crate lists.
 //!
-//! The oracle tracks the state of an ideal scheduler with one global queue, which learns at once of
-//! spawned and woken coroutines, timers that are due, and data that has arrived. The oracle does
-//! not schedule. Between any two events it detects states that the ideal scheduler would have
+//! [`Laws`] is an oracle. It tracks the state of an ideal scheduler with one global queue, which
+//! learns at once of spawned and woken coroutines, timers that are due, and data that has arrived.
+//! The oracle does not schedule. Between any two events it detects states that the ideal scheduler would have
 //! prevented. The core has many queues, and each of its steps takes time, so it may be in such a
 //! state for a bounded time.
 //!
@@ -10,12 +10,12 @@
 //! coroutine that waits to be polled:
 //!
 //! * the time of the event that it waited for (a wake, a deadline, an arrival of data), from which
-//!   conservation and progress count;
-//! * the time when the coroutine became ready, which is later for a timer or for data; progress
-//!   counts again from zero then;
+//!   [`Law::Conservation`] and [`Law::Progress`] measure the wait;
+//! * the time when the coroutine became ready, which is later for a timer or for data;
+//!   [`Law::Progress`] measures again from zero then;
 //! * the time when the coroutine was *settled*, that is, when the step that made it ready had
-//!   returned; order and truth count from then on, since no other vCPU could see the coroutine
-//!   earlier.
+//!   returned. [`Law::Order`] and [`Law::Truth`] hold from then on, since no other vCPU could see
+//!   the coroutine earlier.
 
 use std::collections::HashMap;
 
@@ -47,10 +47,11 @@ pub enum Law {
     /// A coroutine waited for longer than *B* ([`Machine::conservation_bound`]) while a vCPU was
     /// idle.
     Conservation,
-    /// A coroutine waited while less urgent work ran, for longer than the theorem allows.
+    /// A coroutine waited while less urgent work ran, for longer than *P* + *B*, where *P* is the
+    /// longest poll.
     Progress,
-    /// The levels of the floor got less than their share, or went ahead of urgent work for longer
-    /// than the bound.
+    /// The levels to which the floor guarantees a share of the time got less than this share, or
+    /// ran ahead of more urgent work for longer than the share allows.
     Floor,
     /// The published state of a vCPU hid urgent work.
     Truth,
@@ -80,8 +81,8 @@ impl std::fmt::Display for Violation {
 /// Longest waits, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongestWaits {
-    /// Longest wait while a vCPU idled all the time.
-    pub beside_idle: u64,
+    /// Longest wait during which some vCPU idled all the time.
+    pub while_idle: u64,
     /// Longest wait while less urgent work ran, or a vCPU idled.
     pub behind_less_urgent: u64,
 }
@@ -106,8 +107,8 @@ struct Tracked {
     base: u8,
     /// Coroutine that this one awaits.
     awaits: Option<usize>,
-    /// Coroutines that this one has awaited since it was last blocked, and to which its poll may
-    /// still lend.
+    /// Coroutines that this one has awaited since it was last blocked. Its poll may still lend its
+    /// level to them.
     awaited: Vec<usize>,
     home: Option<usize>,
     /// Time until which the coroutine waits for a timer or for data.
@@ -115,7 +116,7 @@ struct Tracked {
     /// Strand that is making the coroutine ready, and has not returned from this step yet.
     unsettled: Option<usize>,
     /// True if the coroutine has yielded, and enters a queue only at the next pick of its vCPU.
-    in_hand: bool,
+    awaits_requeue: bool,
     /// Position at which the coroutine was last settled.
     settled: Stamp,
     /// Last removal of the coroutine from a queue, and the vCPU that removed it.
@@ -124,14 +125,14 @@ struct Tracked {
     /// settled. Used only on a machine with one vCPU, to check the order within a level.
     ready_pick: u64,
     settled_pick: u64,
-    /// Level of the poll under way, if the coroutine yields and keeps its place in the queue.
-    keeps: Option<u8>,
+    /// Level at which the coroutine was picked, if it keeps its place in the queue when it yields.
+    kept_level: Option<u8>,
     /// Time of the first poll.
     first_poll: Option<u64>,
     /// Time for which the coroutine has waited while a vCPU idled without a break.
-    beside_idle: u64,
+    while_idle: u64,
     /// Time for which the coroutine has waited while less urgent work ran, or a vCPU idled.
-    behind: u64,
+    behind_less_urgent: u64,
 }
 
 impl Tracked {
@@ -146,15 +147,15 @@ impl Tracked {
             home: None,
             due: None,
             unsettled: None,
-            in_hand: false,
+            awaits_requeue: false,
             settled: 0,
             last_removal: (0, 0),
             ready_pick: 0,
             settled_pick: 0,
-            keeps: None,
+            kept_level: None,
             first_poll: None,
-            beside_idle: 0,
-            behind: 0,
+            while_idle: 0,
+            behind_less_urgent: 0,
         }
     }
 
@@ -281,8 +282,8 @@ impl Laws {
         self.all[k].due = Some(deadline);
     }
 
-    /// Records a step of a coroutine by a strand, which is about to spawn coroutine `spawning`, if
-    /// given.
+    /// Records a step that `strand` has made. `spawning` is the coroutine that the strand is about
+    /// to spawn, if any.
     pub(crate) fn record_step(
         &mut self,
         now: u64,
@@ -313,12 +314,12 @@ impl Laws {
                 tracked.phase = Phase::Ready;
                 tracked.due = None;
                 tracked.unsettled = Some(strand);
-                tracked.in_hand = false;
-                tracked.keeps = tracked.keeps.filter(|level| *level == tracked.level);
-                if tracked.keeps.is_none() {
+                tracked.awaits_requeue = false;
+                tracked.kept_level = tracked.kept_level.filter(|level| *level == tracked.level);
+                if tracked.kept_level.is_none() {
                     tracked.ready_pick = self.picks[0].count;
                 }
-                tracked.behind = 0;
+                tracked.behind_less_urgent = 0;
             }
             Step::Polled | Step::Resumed => {
                 tracked.phase = Phase::Running;
@@ -326,8 +327,8 @@ impl Laws {
                 tracked.last_removal = (stamp, change.vcpu);
                 tracked.due = None;
                 tracked.unsettled = None;
-                tracked.keeps = None;
-                (tracked.beside_idle, tracked.behind) = (0, 0);
+                tracked.kept_level = None;
+                (tracked.while_idle, tracked.behind_less_urgent) = (0, 0);
                 self.picks[change.vcpu].chosen = Some((k, change.level.get()));
             }
             Step::Blocked => {
@@ -352,10 +353,10 @@ impl Laws {
         let stamp = self.stamp();
         let pick = self.picks[0].count;
         for tracked in &mut self.all {
-            if tracked.unsettled == Some(strand) && (picked || !tracked.in_hand) {
+            if tracked.unsettled == Some(strand) && (picked || !tracked.awaits_requeue) {
                 tracked.unsettled = None;
                 tracked.settled = stamp;
-                if tracked.keeps.take().is_none() {
+                if tracked.kept_level.take().is_none() {
                     tracked.settled_pick = pick;
                 }
             }
@@ -366,14 +367,14 @@ impl Laws {
     /// picked.
     pub(crate) fn record_kept_place(&mut self, vcpu: usize, k: usize) {
         let picked = self.picks[vcpu].chosen.map(|(_, level)| level);
-        self.all[k].keeps = picked;
+        self.all[k].kept_level = picked;
     }
 
     /// Records that the coroutine that a vCPU polled last has yielded, and enters a queue only at
     /// the vCPU's next pick.
-    pub(crate) fn record_in_hand(&mut self, vcpu: usize) {
+    pub(crate) fn record_awaits_requeue(&mut self, vcpu: usize) {
         if let Some((k, _)) = self.picks[vcpu].chosen {
-            self.all[k].in_hand = true;
+            self.all[k].awaits_requeue = true;
         }
     }
 

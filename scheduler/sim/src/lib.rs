@@ -46,7 +46,7 @@
 //! let child = Program::child(20, [Op::Compute(1_000)]);
 //! let parent = Program::at(0, 20, [Op::Spawn(1), Op::Compute(5_000), Op::Join(1)]);
 //! let longest = simulate(Machine::new(2), Workload::new([parent, child])).unwrap();
-//! assert!(longest.beside_idle < 100_000);
+//! assert!(longest.while_idle < 100_000);
 //! ```
 
 mod cases;

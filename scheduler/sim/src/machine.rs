@@ -65,8 +65,9 @@ impl Machine {
 
     /// Returns the bound *B* of the law of conservation. An idle vCPU must examine another vCPU
     /// twice before it knows that a poll there is long, since the first examination may just have
-    /// missed the beginning of the poll, and once more if a clock has been set back. Then vCPUs are woken, each of which wakes another, so that
-    /// the number of awake vCPUs doubles in the time of a wake-up.
+    /// missed the beginning of the poll, and once more if a clock has been set back. Then vCPUs are
+    /// woken, each of which wakes another, so that the number of awake vCPUs doubles in the time of
+    /// a wake-up.
     #[must_use]
     pub fn conservation_bound(&self) -> u64 {
         let doublings = u64::from(self.vcpus.next_power_of_two().trailing_zeros());

@@ -38,7 +38,7 @@ impl World {
                         // The coroutine cannot be stolen before the next pick puts it back into its
                         // queue.
                         Polled::Yielded(yielded) => {
-                            self.laws.borrow_mut().record_in_hand(vcpu);
+                            self.laws.borrow_mut().record_awaits_requeue(vcpu);
                             back = Some(yielded);
                         }
                         _ => self.settle(),

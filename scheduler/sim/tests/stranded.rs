@@ -13,7 +13,7 @@ fn assert_needs_looks(programs: impl Into<Vec<Program>>) {
     let machine = Machine::new(2);
     let workload = Workload::new(programs);
     match simulate(machine, workload.clone()) {
-        Ok(longest) => assert!(longest.beside_idle <= machine.conservation_bound()),
+        Ok(longest) => assert!(longest.while_idle <= machine.conservation_bound()),
         Err(violation) => panic!("{violation}"),
     }
     let violation = simulate(

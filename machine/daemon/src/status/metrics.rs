@@ -1,9 +1,9 @@
 //! Serves Prometheus metrics over HTTP on a separate socket. They contain the numbers of the
 //! census, the daemon's report about the machine.
 //!
-//! An ordinary thread that is a client of the daemon serves several clients concurrently, and
-//! closes each connection [`CLIENT_TIMEOUT`] after accepting it. The thread cannot delay the
-//! schedulers. The setting `metrics` is the endpoint: the path of a Unix socket, or an address and
+//! A thread that is not elevated requests the census from the daemon, and serves several HTTP
+//! connections concurrently. It closes each connection [`CLIENT_TIMEOUT`] after accepting it. The
+//! thread cannot delay the schedulers. The setting `metrics` is the endpoint: the path of a Unix socket, or an address and
 //! port.
 
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ fn start<L: AsFd + Send + 'static>(
 
 /// Serves connections concurrently. Beyond [`MAX_CLIENTS`] the oldest connection is closed.
 fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>, daemon: &Path) {
-    let mut figures = Figures { daemon, last: None };
+    let mut reply = CachedReply { daemon, last: None };
     let mut clients: VecDeque<Client> = VecDeque::new();
     loop {
         let now = Instant::now();
@@ -74,15 +74,15 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
         let timeout = next.and_then(|next| Timespec::try_from(next).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(listener, PollFlags::IN)];
         fds.extend(clients.iter().map(Client::poll_fd));
-        // Even after an interruption, a client that is not ready keeps its state.
+        // Ignore errors (EINTR): each client is tried, and one that is not ready does not change.
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         drop(fds);
-        clients.retain_mut(|client| client.advance(&mut figures));
+        clients.retain_mut(|client| client.advance(&mut reply));
         for _ in 0..MAX_CLIENTS {
             match accept() {
                 Ok(socket) => {
                     let mut client = Client::new(socket);
-                    if !client.advance(&mut figures) {
+                    if !client.advance(&mut reply) {
                         continue;
                     }
                     if clients.len() >= MAX_CLIENTS {
@@ -103,12 +103,12 @@ fn answer_all(listener: BorrowedFd<'_>, accept: impl Fn() -> io::Result<OwnedFd>
 /// Time for which a reply is reused, which bounds the cost of frequent requests for the daemon.
 const CACHE_TIME: Duration = Duration::from_millis(100);
 
-struct Figures<'a> {
+struct CachedReply<'a> {
     daemon: &'a Path,
     last: Option<(Instant, &'static str, String)>,
 }
 
-impl Figures<'_> {
+impl CachedReply<'_> {
     fn current(&mut self) -> io::Result<(&'static str, &str)> {
         let is_fresh = |last: &(Instant, &str, String)| last.0.elapsed() < CACHE_TIME;
         if !self.last.as_ref().is_some_and(is_fresh) {
@@ -149,9 +149,9 @@ impl Client {
     }
 
     /// Advances as far as possible without waiting. Returns false when the connection has ended.
-    fn advance(&mut self, figures: &mut Figures<'_>) -> bool {
-        match self.try_advance(figures) {
-            Ok(over) => !over,
+    fn advance(&mut self, reply: &mut CachedReply<'_>) -> bool {
+        match self.try_advance(reply) {
+            Ok(is_finished) => !is_finished,
             Err(error) => matches!(
                 error.kind(),
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
@@ -159,14 +159,14 @@ impl Client {
         }
     }
 
-    fn try_advance(&mut self, figures: &mut Figures<'_>) -> io::Result<bool> {
+    fn try_advance(&mut self, reply: &mut CachedReply<'_>) -> io::Result<bool> {
         let mut part = [0u8; 1024];
         while self.answer.is_none() {
             let (length, _) = rustix::net::recv(&self.socket, &mut part, RecvFlags::DONTWAIT)?;
             self.request.extend_from_slice(&part[..length]);
             let is_complete = self.request.windows(4).any(|bytes| bytes == b"\r\n\r\n");
             if is_complete || length == 0 || self.request.len() >= MAX_REQUEST_BYTES {
-                self.answer = Some(answer(&self.request, figures)?.into());
+                self.answer = Some(answer(&self.request, reply)?.into());
             }
         }
         let Some(answer) = &mut self.answer else {
@@ -181,9 +181,9 @@ impl Client {
     }
 }
 
-fn answer(request: &[u8], figures: &mut Figures<'_>) -> io::Result<Vec<u8>> {
+fn answer(request: &[u8], reply: &mut CachedReply<'_>) -> io::Result<Vec<u8>> {
     let (status, body) = if request.starts_with(b"GET ") {
-        figures.current()?
+        reply.current()?
     } else {
         ("405 Method Not Allowed", "GET only\n")
     };
@@ -225,9 +225,13 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         (
             "ejected_total",
             "ejected",
-            "Threads and users ejected for their behaviour.",
+            "Threads and users that lost their elevation for their behaviour.",
         ),
-        ("alarms_total", "alarms", "Silences of a canary."),
+        (
+            "alarms_total",
+            "alarms",
+            "Times that a canary, an ordinary thread on each CPU, did not run in time.",
+        ),
     ] {
         out.single(name, help, number(&census[field]))?;
     }
@@ -236,7 +240,7 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         (
             "assigned_processes",
             "assigned",
-            "Processes with a level by a rule.",
+            "Processes whose level a rule of the configuration assigns.",
         ),
     ] {
         out.single(name, help, list(&census[field]).len())?;
@@ -245,12 +249,12 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
         (
             "contenders",
             "contenders",
-            "vCPUs with runnable or awaited work, by CPU.",
+            "vCPUs with work that is ready or waited for, by CPU.",
         ),
         (
             "switches_total",
             "switches",
-            "Changes of the winner, by CPU.",
+            "Times that another vCPU became the one that runs first, by CPU.",
         ),
     ] {
         out.family(name, help)?;
@@ -260,10 +264,22 @@ fn write_text(out: &mut Text<'_>, census: &Value) -> std::fmt::Result {
     }
     // These are sums over the registered processes, so they decrease when a process leaves.
     for (name, help) in [
-        ("rings", "Doorbell rings answered, of registered processes."),
-        ("floods", "Times a doorbell was ignored for a while."),
-        ("overdrafts", "Times dispatchers were lowered."),
-        ("pauses", "Pauses of elevated threads for other programs."),
+        (
+            "rings",
+            "Notifications (doorbell rings) by the registered processes that were answered.",
+        ),
+        (
+            "floods",
+            "Times that a vCPU notified too often and was ignored for a while.",
+        ),
+        (
+            "overdrafts",
+            "Times that a dispatcher thread exceeded its CPU budget and lost its priority.",
+        ),
+        (
+            "pauses",
+            "Pauses of elevated threads that leave CPU time to other programs.",
+        ),
     ] {
         let processes = list(&census["processes"]).iter();
         let vcpus = processes.flat_map(|process| list(&process["vcpus"]));

@@ -1,5 +1,8 @@
 //! Tests of the cost of a daemon whose ranking does not change. The daemon must make no scheduling
-//! calls and few checks, and its elevated threads must look up no files.
+//! calls and few checks, and its elevated threads must look up no files of other processes.
+//!
+//! A client *rings* the doorbell of its vCPU if a change of its level may change the ranking. The
+//! commands `level`, `bits` and `await` of a scripted client answer whether it rang.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -21,7 +24,7 @@ fn start_steady_pair(path: &std::path::Path) -> (Process, Process) {
     let mut burner = start_scripted_client(path);
     sleeper.execute("await 2");
     burner.execute("level 40");
-    wait_until("the sleeper has a band", || {
+    wait_until("the sleeper is elevated", || {
         !elevated_threads(sleeper.pid()).is_empty()
     });
     burner.send(format!("burn {}", monotonic() + 600_000_000));
@@ -36,6 +39,7 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
         return;
     }
     let path = socket("quiet");
+    // Counts the daemon's system calls; it injects no fault.
     let counting = Arc::new(Faulty::new());
     let daemon = Daemon::builder(config("quiet")).sys(counting.clone());
     let _daemon = daemon.start().unwrap();
@@ -66,7 +70,7 @@ fn no_scheduling_call_is_made_while_the_winner_is_unchanged() {
 }
 
 #[test]
-fn the_census_is_current_without_a_ring() {
+fn the_census_is_current_although_no_client_rings() {
     let _guard = serial_test();
     let path = socket("view");
     let config = Config {
@@ -82,12 +86,14 @@ fn the_census_is_current_without_a_ring() {
         assert_eq!(census["bitmap"], census["cpus"][0]["bitmap"]);
         (census["cpus"][0].clone(), vcpu["winner"].as_bool().unwrap())
     };
+    // Bits 7 and 9: the most urgent ready level is 7.
     assert_eq!(client.execute("bits 640"), "false");
     let (cpu, is_winner) = cpu_and_winner();
     assert_eq!((&cpu["level"], &cpu["bitmap"]), (&7.into(), &640.into()));
     assert!(is_winner && cpu["winner"].is_number() && cpu["contenders"] == 1);
     assert_eq!(client.execute("level 3"), "false");
     assert_eq!(cpu_and_winner().0["level"], 3);
+    // Level 64 stands for a vCPU that polls nothing.
     client.execute("bits 0");
     client.execute("level 64");
     let (cpu, is_winner) = cpu_and_winner();
@@ -101,7 +107,8 @@ pub(crate) fn scheduler_cpu_time() -> u64 {
 }
 
 #[test]
-fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_without_rings() {
+fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_although_no_client_rings()
+{
     let _guard = serial_test();
     let path = socket("sampled");
     let cooperative = Config {
@@ -129,7 +136,7 @@ fn a_cooperative_daemon_sleeps_while_clients_compete_and_notices_changes_without
 }
 
 #[test]
-fn a_steady_daemon_only_waits_and_checks() {
+fn the_threads_of_a_steady_daemon_only_wait_and_check() {
     let _guard = serial_test();
     if !permitted() {
         return;
@@ -145,7 +152,7 @@ fn a_steady_daemon_only_waits_and_checks() {
     let path = socket("strace");
     let mut daemon = Process::start("daemon", &path, &[]);
     daemon.line("ready").unwrap();
-    let _both = start_steady_pair(&path);
+    let _clients = start_steady_pair(&path);
     let log = path.with_extension("strace");
     let began = Instant::now();
     let traced = Command::new("timeout")
@@ -171,8 +178,8 @@ fn a_steady_daemon_only_waits_and_checks() {
         .iter()
         .filter(|call| call.starts_with("sched_set"))
         .count();
-    // Attaching strace may delay the daemon for such a long time that the canaries' monitor or the
-    // guardian demotes all threads once.
+    // Attaching strace may delay the daemon for such a long time that one of its two watchdogs (the
+    // monitor of the canaries, and the guardian process) demotes all threads once.
     assert!(policy_changes <= 4, "{policy_changes} calls: {log}");
     // Waits of all threads, including a scheduler that exceeds its budget because of the tracing.
     let waits = ["epoll", "futex", "restart_syscall", "clock_nanosleep"];
@@ -195,7 +202,7 @@ fn a_steady_daemon_only_waits_and_checks() {
     let limit = 3 * checks + 6 * half_seconds + threads + 4;
     assert!(
         checks > 0 && count <= limit,
-        "{count} calls in {checks} checks, of which {limit} are allowed: {log}"
+        "{count} calls in {checks} checks, at most {limit} are allowed: {log}"
     );
 }
 
@@ -240,7 +247,10 @@ fn no_elevated_thread_looks_up_a_file_of_another_process() {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _rival = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
+    // The lender is elevated, because the claimant makes it one of two competitors. A thread that
+    // holds a lock for it spins on the last CPU at its priority, so that the canary there, a thread
+    // that runs as long as ordinary threads do, gets no time.
+    let _claimant = start_child("idle-claimant", &path, TRUDY, (first_cpu, 63), &[]);
     let extra_settings = [("VICTIM", last_cpu.to_string())];
     let mut lender = start_child("lender", &path, MALLORY, (first_cpu, 40), &extra_settings);
     lender.run_until(deadline_after(Duration::from_secs(2)));
@@ -256,6 +266,7 @@ fn no_elevated_thread_looks_up_a_file_of_another_process() {
     let _ = tracer.wait();
     let log = read();
     let tasks = std::fs::read_dir(&task).unwrap();
+    // Beginnings of the names of the elevated threads, after `upshift-`; the last is `canary`.
     let names = ["cpu", "daemon", "watch", "assign", "close", "can"];
     for task in tasks.flatten() {
         let comm = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The waker of a coroutine: a counted reference to its slot.
 //!
 //! It is an ordinary [`core::task::Waker`], so any future may hold it, on any thread, for any
-//! length of time, even after the end of the domain. A clone and a drop cost one atomic operation
+//! length of time, even after the end of the coroutine's domain. A clone and a drop cost one atomic operation
 //! each; a wake costs one atomic operation and an enqueue.
 
 use core::mem::ManuallyDrop;
@@ -42,12 +42,12 @@ macro_rules! waker_table {
 /// The caller holds a reference for as long as the result is used.
 pub(crate) unsafe fn borrow<H: Host>(slot: NonNull<Slot<H>>) -> ManuallyDrop<Waker> {
     let raw = RawWaker::new(slot.as_ptr().cast(), H::waker_table());
-    // SAFETY: the functions of the vtable keep the contract of `RawWaker`; the reference is the
-    // caller's.
+    // SAFETY: the functions of the vtable keep the contract of `RawWaker`. The caller's reference
+    // outlives the waker, and `ManuallyDrop` prevents its release.
     ManuallyDrop::new(unsafe { Waker::from_raw(raw) })
 }
 
-/// Returns `None` for wakers of other executors.
+/// Returns the slot of a waker of this host, or `None` for a waker of another executor.
 pub(crate) fn slot_of<H: Host>(waker: &Waker) -> Option<NonNull<Slot<H>>> {
     core::ptr::eq(waker.vtable(), H::waker_table())
         .then(|| NonNull::new(waker.data().cast_mut().cast()))
@@ -61,18 +61,19 @@ unsafe fn clone<H: Host>(data: *const ()) -> RawWaker {
 }
 
 unsafe fn wake<H: Host>(data: *const ()) {
-    // SAFETY: the waker's reference keeps the control block until it is released.
+    // SAFETY: the waker's reference keeps the slot allocated until it is released below.
     unsafe {
         let slot = NonNull::new_unchecked(data.cast_mut().cast::<Slot<H>>());
         let here = slot.as_ref().vcpu().shared().here();
         if here.is_none() {
-            // The reference keeps the domain alive, too, until the wake has returned.
+            // This thread does not serve the domain, so the reference, which also keeps the domain
+            // alive, is released after the wake.
             wake_slot(slot);
             return release(slot);
         }
-        // The domain stays alive, since this thread serves one of its vCPUs, and so does the
-        // coroutine, once it is ours. The section is critical because other wakes are absorbed
-        // until the enqueue.
+        // This thread serves a vCPU of the domain, so the domain stays alive. The coroutine does,
+        // too: after `Enqueue` only this thread may enqueue it, and it cannot exit before that.
+        // Until then other wakes are absorbed, so this thread must not be suspended.
         let _critical = Critical::<H>::enter();
         match slot.as_ref().word.wake_and_release() {
             TransitionToReady::Enqueue => Vcpu::admit_from(here, slot),

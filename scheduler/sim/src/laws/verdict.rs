@@ -107,14 +107,14 @@ impl Laws {
             }
             let time = until - since;
             let tracked = &mut self.all[k];
-            tracked.beside_idle = if idle { tracked.beside_idle + time } else { 0 };
-            tracked.behind += if idle || less_urgent { time } else { 0 };
+            tracked.while_idle = if idle { tracked.while_idle + time } else { 0 };
+            tracked.behind_less_urgent += if idle || less_urgent { time } else { 0 };
             let longest = &mut self.longest;
-            longest.beside_idle = longest.beside_idle.max(tracked.beside_idle);
-            longest.behind_less_urgent = longest.behind_less_urgent.max(tracked.behind);
-            if tracked.beside_idle > bound {
+            longest.while_idle = longest.while_idle.max(tracked.while_idle);
+            longest.behind_less_urgent = longest.behind_less_urgent.max(tracked.behind_less_urgent);
+            if tracked.while_idle > bound {
                 broken = broken.or(Some((Law::Conservation, k)));
-            } else if tracked.behind > self.progress_bound {
+            } else if tracked.behind_less_urgent > self.progress_bound {
                 broken = broken.or(Some((Law::Progress, k)));
             }
         }
@@ -174,7 +174,7 @@ impl Laws {
         let tracked = &mut self.all[k];
         // The coroutine counts as if it had become ready now, since the poll under way may have
         // become less urgent than the coroutine.
-        tracked.behind = 0;
+        tracked.behind_less_urgent = 0;
         tracked.ready_pick = pick;
     }
 
@@ -237,12 +237,12 @@ impl Laws {
         let tracked = &self.all[k];
         let (time, bound, beside) = match law {
             Law::Conservation => (
-                tracked.beside_idle,
+                tracked.while_idle,
                 self.conservation_bound,
                 "beside an idle vCPU",
             ),
             _ => (
-                tracked.behind,
+                tracked.behind_less_urgent,
                 self.progress_bound,
                 "while less urgent work ran",
             ),
