@@ -9,22 +9,23 @@ use syn::{
     Visibility,
 };
 
-/// Suffix of the name of a synchronous function. The names of the other items omit the suffix.
+/// Suffix of the name of a synchronous function. The macro's name omits the suffix; the name of the
+/// asynchronous function has `_async` in its place.
 const BLOCKING_SUFFIX: &str = "_blocking";
 
 /// The argument of the attribute: `TYPE = CALL`.
-struct Asynchronous {
+struct AsyncForm {
     future: Type,
     call: Expr,
 }
 
-impl Parse for Asynchronous {
-    fn parse(input: ParseStream<'_>) -> syn::Result<Asynchronous> {
+impl Parse for AsyncForm {
+    fn parse(input: ParseStream<'_>) -> syn::Result<AsyncForm> {
         let future = input.parse()?;
         input.parse::<Token![=]>()?;
         let call = input.parse()?;
         input.parse::<Option<Token![,]>>()?;
-        Ok(Asynchronous { future, call })
+        Ok(AsyncForm { future, call })
     }
 }
 
@@ -58,7 +59,8 @@ impl Parse for Declaration {
 struct Parameter {
     name: Ident,
     declared: PatType,
-    /// Set if the asynchronous form owns the parameter.
+    /// Set if the parameter is marked `#[buffer]`: the asynchronous form takes a `Vec<u8>` instead
+    /// of a slice.
     is_buffer: bool,
 }
 
@@ -102,7 +104,7 @@ impl Parameter {
     }
 
     /// Returns the parameter as the asynchronous form declares it.
-    fn owned(&self) -> TokenStream {
+    fn as_async_parameter(&self) -> TokenStream {
         let (name, declared) = (&self.name, &self.declared);
         match &*declared.ty {
             Type::Reference(slice) if self.is_buffer => {
@@ -143,7 +145,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
             "the attribute needs the asynchronous form: `#[async_fn(TYPE = CALL)]`",
         ));
     }
-    let Asynchronous { future, call } = syn::parse2(arguments)?;
+    let AsyncForm { future, call } = syn::parse2(arguments)?;
     let Declaration {
         attributes,
         visibility,
@@ -156,18 +158,18 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
             "remove `async`: this function is the synchronous form",
         ));
     }
-    let blocking = signature.ident.clone();
-    let text = blocking.to_string();
+    let blocking_name = signature.ident.clone();
+    let text = blocking_name.to_string();
     let base = text.strip_suffix(BLOCKING_SUFFIX).unwrap_or(&text);
-    let name = Ident::new(base, blocking.span());
-    let asynchronous = format_ident!("{base}_async", span = blocking.span());
-    let hidden = format_ident!("__{base}", span = blocking.span());
+    let name = Ident::new(base, blocking_name.span());
+    let async_name = format_ident!("{base}_async", span = blocking_name.span());
+    let hidden = format_ident!("__{base}", span = blocking_name.span());
 
     let parameters = signature.inputs.iter().cloned().map(Parameter::new);
     let parameters = parameters.collect::<syn::Result<Vec<_>>>()?;
     let names: Vec<_> = parameters.iter().map(|parameter| &parameter.name).collect();
     let declared = parameters.iter().map(|parameter| &parameter.declared);
-    let owned = parameters.iter().map(Parameter::owned);
+    let async_parameters = parameters.iter().map(Parameter::as_async_parameter);
     let buffers = parameters.iter().filter(|parameter| parameter.is_buffer);
     let buffers = buffers.map(|parameter| &parameter.name);
 
@@ -205,18 +207,19 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
     let macro_docs = insert_paragraph(
         &docs,
         &format!(
-            "`{base}!({name_list})` blocks the thread ([`{blocking}`](fn@{blocking})); \
+            "`{base}!({name_list})` blocks the thread ([`{blocking_name}`](fn@{blocking_name})); \
              `{base}!({name_list_with_cid})` is a future of the same result \
-             ([`{asynchronous}`](fn@{asynchronous}))."
+             ([`{async_name}`](fn@{async_name}))."
         ),
     );
 
     Ok(quote! {
         #blocking_docs
-        #visibility fn #blocking #generics (#(#declared),*) #output #bounds #body
+        #visibility fn #blocking_name #generics (#(#declared),*) #output #bounds #body
 
         #async_docs
-        #visibility fn #asynchronous #generics (#(#owned,)* cid: CoroutineId) -> #future #bounds {
+        #visibility fn #async_name #generics (#(#async_parameters,)* cid: CoroutineId) -> #future
+        #bounds {
             <#future>::start(#call, #(#buffers,)* cid)
         }
 
@@ -224,10 +227,10 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> syn::Result<T
         #[macro_export]
         macro_rules! #hidden {
             (#($#names:expr),* $(,)?) => {
-                $crate::calls::#blocking(#($#names),*)
+                $crate::calls::#blocking_name(#($#names),*)
             };
             (#($#names:expr,)* $cid:expr $(,)?) => {
-                $crate::calls::#asynchronous(#($#names,)* $cid)
+                $crate::calls::#async_name(#($#names,)* $cid)
             };
         }
 

@@ -19,7 +19,8 @@ const CANCEL: u64 = 2;
 /// of all operations. Makes about twenty system calls.
 ///
 /// # Errors
-/// The feature that is missing or refused, with advice ([`SetupError`](crate::SetupError)).
+/// A [`SetupError`](crate::SetupError) that names the feature that is missing or refused, with
+/// advice.
 pub fn ring() -> io::Result<()> {
     let config = Config {
         entries: 4,
@@ -58,7 +59,7 @@ fn receive_and_cancel(ring: &mut IoUring) -> io::Result<()> {
     let cancel = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
     let mut completions = [
         submit_and_wait(ring, &cancel.user_data(CANCEL))?,
-        next(ring)?,
+        wait_for_completion(ring)?,
     ];
     completions.sort_by_key(cqueue::Entry::user_data);
     let [receive, cancel] = completions;
@@ -77,10 +78,11 @@ fn submit_and_wait(ring: &mut IoUring, entry: &squeue::Entry) -> io::Result<cque
     if unsafe { ring.submission().push(entry) }.is_err() {
         return Err(io::Error::from_raw_os_error(libc::EBUSY));
     }
-    next(ring)
+    wait_for_completion(ring)
 }
 
-fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
+/// Submits the queued entry, if any, and waits for a completion. Fails after 5 s without one.
+fn wait_for_completion(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
     let timeout = Timespec::from(Duration::from_secs(5));
     let args = SubmitArgs::new().timespec(&timeout);
     loop {

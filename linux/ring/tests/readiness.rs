@@ -1,4 +1,4 @@
-//! Tests of the readiness driver, which is used here even if io_uring works.
+//! Tests of the readiness driver, which these tests select even where io_uring works.
 #![cfg(not(loom))]
 
 mod common;
@@ -55,36 +55,36 @@ fn open(ring: &Ring, level: u8) -> upshift_ring::Submission<op::OpenAt> {
 #[test]
 fn a_blocking_call_runs_in_the_offload_with_its_level() {
     let (ring, store) = ring_with_store();
-    let mut file = open(&ring, 5);
+    let mut opening = open(&ring, 5);
     ring.submit().unwrap();
     let mut jobs = store.take();
     let (level, job) = jobs.pop().unwrap();
     assert!(jobs.is_empty() && level == 5);
-    assert!(poll_once(&mut file).is_pending());
+    assert!(poll_once(&mut opening).is_pending());
     std::thread::spawn(move || job.run()).join().unwrap();
-    drive_until(&ring, || file.is_complete());
-    block_on(&ring, file).unwrap();
+    drive_until(&ring, || opening.is_complete());
+    block_on(&ring, opening).unwrap();
 }
 
 #[test]
 fn an_operation_whose_job_is_dropped_is_cancelled() {
     let (ring, store) = ring_with_store();
-    let file = open(&ring, 0);
+    let opening = open(&ring, 0);
     ring.submit().unwrap();
     drop(store.take());
-    let error = block_on(&ring, file).unwrap_err();
+    let error = block_on(&ring, opening).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
 }
 
 #[test]
 fn an_operation_whose_job_is_refused_fails_with_the_given_error() {
     let (ring, store) = ring_with_store();
-    let file = open(&ring, 0);
+    let opening = open(&ring, 0);
     ring.submit().unwrap();
     for (_, job) in store.take() {
         job.refuse(libc::EAGAIN);
     }
-    let error = block_on(&ring, file).unwrap_err();
+    let error = block_on(&ring, opening).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
 }
 
@@ -110,11 +110,12 @@ fn a_job_that_is_cancelled_before_it_runs_does_nothing() {
 #[test]
 fn a_dropped_ring_waits_for_a_running_call() {
     let (ring, store) = ring_with_store();
-    let file = open(&ring, 0);
+    let opening = open(&ring, 0);
     ring.submit().unwrap();
     let (_, job) = store.take().pop().unwrap();
-    // Without a handle, the ring closes the descriptor that the call returns.
-    drop(file);
+    // Nothing receives the result any more, so the ring closes the descriptor that the call
+    // returns.
+    drop(opening);
     let runner = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
         job.run();
@@ -124,7 +125,7 @@ fn a_dropped_ring_waits_for_a_running_call() {
 }
 
 #[test]
-fn files_are_read_and_written_through_the_page_cache_or_on_a_thread() {
+fn files_and_pipes_are_read_and_written() {
     let ring = ring();
     let path = std::env::temp_dir().join(format!("upshift-ring-{}-file", std::process::id()));
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -170,7 +171,7 @@ fn a_descriptor_serves_both_directions_and_many_waiters() {
     let ring = ring();
     let (local, mut peer) = pair();
     let mut stream = ring.recv_multi(local.clone(), 0);
-    // The send exceeds the socket's buffer, and waits for room while the other direction receives.
+    // The send exceeds the socket's buffer, and waits for space while `stream` receives.
     let data = vec![7u8; 8 << 20];
     let mut send = ring.start(op::Send::new(local.clone(), data).all(), 0);
     let mut polls: Vec<_> = (0..3)
@@ -236,8 +237,8 @@ fn a_connect_to_a_unix_socket_whose_queue_is_full_is_retried() {
     ring.submit().unwrap();
     ring.reap();
     assert!(!pending.iter().all(|connect| connect.is_complete()));
-    // A cancelled connect does not delay the ring. It may have connected before, so the number of
-    // accepted connections is not checked.
+    // A cancelled connect does not delay the ring. The socket may have been connected before the
+    // cancellation, so the number of accepted connections is not checked.
     drop(pending.pop());
     listener.set_nonblocking(true).unwrap();
     let mut accepted = Vec::new();

@@ -1,5 +1,5 @@
-//! Tests of signal listeners that other executors poll. A waker that panics, or that polls inside
-//! `wake`, must not affect other listeners.
+//! Tests of [`Signals`] that an executor other than upshift's polls. A waker that panics, or that
+//! polls inside `wake`, must not affect other listeners.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,11 +12,13 @@ use upshift::signal::{SIGUSR1, SIGUSR2, SIGWINCH, Signals};
 use upshift::{Runtime, time};
 
 #[derive(Default)]
-struct PanickingWaker(AtomicBool);
+struct PanickingWaker {
+    was_called: AtomicBool,
+}
 
 impl Wake for PanickingWaker {
     fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
+        self.was_called.store(true, Ordering::SeqCst);
         panic!("expected: a waker that panics");
     }
 }
@@ -43,13 +45,13 @@ fn assert_signal_arrives(number: i32) {
 fn a_waker_that_panics_does_not_stop_signal_delivery() {
     let mut signals = Signals::new([SIGUSR1]).unwrap();
     let mut wait = Box::pin(signals.recv());
-    let panics = Arc::new(PanickingWaker::default());
-    let waker = Waker::from(panics.clone());
+    let panicking_waker = Arc::new(PanickingWaker::default());
+    let waker = Waker::from(panicking_waker.clone());
     let cx = &mut Context::from_waker(&waker);
     assert!(wait.as_mut().poll(cx).is_pending());
     send(SIGUSR1);
     let limit = Instant::now() + Duration::from_secs(20);
-    while !panics.0.load(Ordering::SeqCst) {
+    while !panicking_waker.was_called.load(Ordering::SeqCst) {
         assert!(Instant::now() < limit, "the waker was not called");
         std::thread::sleep(Duration::from_millis(1));
     }

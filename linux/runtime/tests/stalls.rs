@@ -11,7 +11,8 @@ use upshift::{Builder, Handle, Level, Runtime, time};
 const LIMIT: Duration = Duration::from_millis(20);
 
 /// Computes for about `time` of CPU time: a gap of more than 1 ms between two readings of the clock
-/// counts as 1 ms. While the machine is stopped, the watchdog does not run either.
+/// counts as 1 ms. So a time in which the machine is stopped hardly counts: the watchdog, which
+/// detects stalls, does not run then either.
 fn burn(time: Duration) {
     let mut burnt = Duration::ZERO;
     let mut last = Instant::now();
@@ -38,8 +39,8 @@ impl Reports {
     }
 
     fn wait_for(&self, wanted: impl Fn(&Stall) -> bool) -> Option<Stall> {
-        let limit = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < limit {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
             if let Some(stall) = self.all().into_iter().find(&wanted) {
                 return Some(stall);
             }
@@ -134,28 +135,28 @@ fn every_way_to_spawn_records_the_location() {
     let reports = Reports::default();
     let runtime = reports.listen(Runtime::builder().vcpus(1)).build().unwrap();
     let handle = runtime.handle();
-    let long = || burn(2 * LIMIT);
+    let stall = || burn(2 * LIMIT);
     let mut stalls = Vec::new();
-    // The watchdog may miss a stall if it does not run for twice the limit, because the machine was
-    // stopped.
+    // If the machine is stopped for twice the limit, the watchdog may miss a stall. So the stalls
+    // are repeated until all of them have been recorded.
     for _ in 0..10 {
         runtime.block_on(async {
-            upshift::spawn(async move { long() }, Level::DEFAULT)
+            upshift::spawn(async move { stall() }, Level::DEFAULT)
                 .await
                 .unwrap();
-            upshift::try_spawn(async move { long() }, Level::DEFAULT)
+            upshift::try_spawn(async move { stall() }, Level::DEFAULT)
                 .unwrap()
                 .await
                 .unwrap();
-            upshift::spawn_local(async move { long() }, Level::DEFAULT)
+            upshift::spawn_local(async move { stall() }, Level::DEFAULT)
                 .await
                 .unwrap();
             handle
-                .spawn(async move { long() }, Level::DEFAULT)
+                .spawn(async move { stall() }, Level::DEFAULT)
                 .unwrap()
                 .await
                 .unwrap();
-            long();
+            stall();
         });
         stalls = runtime.handle().metrics().stalls.longest;
         // A short poll of the runtime itself may be listed, too.
@@ -212,7 +213,8 @@ fn the_watchdog_sleeps_while_the_runtime_idles_and_wakes_for_a_stall() {
     drop(runtime);
     let builder = reports.listen(Runtime::builder().vcpus(1).name("sleepy"));
     builder.build().unwrap().block_on(async {
-        // The loop waits until the watchdog has observed an idle runtime often enough.
+        // The loop ends after an interval with few wake-ups. The watchdog sleeps only after it has
+        // observed an idle runtime often enough.
         let mut wakeups = Vec::new();
         for _ in 0..20 {
             let before = watchdog_switches();
@@ -237,13 +239,13 @@ fn the_watchdog_sleeps_while_the_runtime_idles_and_wakes_for_a_stall() {
 
 #[test]
 fn a_callback_that_panics_is_called_again() {
-    let count = Arc::new(Mutex::new(0));
-    let counted = count.clone();
+    let calls = Arc::new(Mutex::new(0));
+    let calls_in_callback = calls.clone();
     let runtime = Runtime::builder()
         .vcpus(1)
         .stall_limit(Duration::from_millis(1))
         .on_stall(move |_| {
-            *counted.lock().unwrap() += 1;
+            *calls_in_callback.lock().unwrap() += 1;
             panic!("for the test");
         })
         .build()
@@ -253,13 +255,14 @@ fn a_callback_that_panics_is_called_again() {
             upshift::spawn(async { burn(LIMIT) }, Level::DEFAULT)
                 .await
                 .unwrap();
-            if *count.lock().unwrap() >= 2 {
+            if *calls.lock().unwrap() >= 2 {
                 return;
             }
         }
         panic!("the callback was not called again");
     });
     drop(runtime);
+    // No runtime is left on this thread.
     let handle = Handle::current();
     assert!(handle.is_err());
 }

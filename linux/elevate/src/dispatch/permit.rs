@@ -33,7 +33,7 @@ use crate::futex::{futex_wait, futex_wake};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// A revocable right of one thread to use shared state; see the [module](self).
+/// A revocable right of one thread to use shared state.
 #[derive(Debug)]
 pub struct Permit {
     /// Number of nested uses under way. Written by the thread only.

@@ -1,5 +1,7 @@
-//! Keeps the process registered with the machine's daemon. A thread, called the keeper, registers
-//! all vCPUs again when another daemon has started. To *join* is to register all vCPUs.
+//! Keeps the process registered with the machine's daemon, which *elevates* the threads of the
+//! process with the most urgent work, that is, moves them into `SCHED_FIFO`. A thread, called the
+//! keeper, registers all vCPUs again when another daemon has started. To *join* is to register all
+//! vCPUs.
 
 use std::fmt;
 use std::io;
@@ -32,8 +34,8 @@ const QUICK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after the end of a daemon for which [`QUICK_RETRY_INTERVAL`] applies.
 const QUICK_RETRY_TIME: Duration = Duration::from_secs(10);
 
-/// A vCPU for which a [`Post`], the publisher of its levels, is created.
-pub(crate) struct ServedVcpu<'a> {
+/// Parameters of a [`Post`], the publisher of the levels of a vCPU.
+pub(crate) struct PostRequest<'a> {
     pub(crate) domain: &'a Domain<Linux>,
     pub(crate) name: &'a str,
     pub(crate) index: usize,
@@ -51,13 +53,18 @@ pub(crate) struct Membership {
     /// other.
     update_lock: Mutex<()>,
     joined: AtomicBool,
-    /// Set while the process has joined a daemon that does not elevate.
+    /// Set while the process has joined a daemon that does not elevate, so that its vCPUs give way
+    /// by themselves.
     cooperative: AtomicBool,
+    /// [`BoardStats::rings`].
     rings: AtomicU64,
+    /// [`BoardStats::announced`].
     announced: AtomicU64,
+    /// [`BoardStats::gave_way`].
     gave_way: AtomicU64,
     keeper: Mutex<Option<JoinHandle<()>>>,
     ended: AtomicBool,
+    /// Wakes the keeper.
     eventfd: OwnedFd,
 }
 
@@ -113,17 +120,17 @@ impl Membership {
     /// place for the vCPU.
     pub(crate) fn post(
         self: &Arc<Membership>,
-        vcpu: &ServedVcpu<'_>,
+        request: &PostRequest<'_>,
         ring: &Ring,
         timers: &Arc<Timers>,
         has_watcher: bool,
     ) -> io::Result<Option<Post>> {
-        let ServedVcpu {
+        let PostRequest {
             domain,
             name,
             index,
             cpu,
-        } = *vcpu;
+        } = *request;
         let Some(vcpu) = self.board.vcpu(index) else {
             return Ok(None);
         };
@@ -260,10 +267,9 @@ impl Membership {
             if closed.is_some() {
                 lost_at = Some(Instant::now());
                 self.set_joined(None);
-                // If a new daemon has already replaced the old one, the process joins it at once.
             }
-            // After a failure, because there is no daemon yet or it refuses, this loop retries
-            // later.
+            // A new daemon may already have replaced the old one. If this fails, because there is
+            // no daemon yet or the daemon refuses, the loop retries later.
             let _ = self.join();
         }
     }
@@ -281,9 +287,9 @@ impl Membership {
             None => interval.as_millis() as libc::c_int,
         };
         let mut count = 0u64;
-        // SAFETY: `fds` is a local array of two entries, and `count` a local of eight bytes, as the
-        // calls are told. The eventfd does not block. Errors are ignored, because the caller then
-        // checks anyway.
+        // SAFETY: `fds` is a local array of two entries, and `count` a local of eight bytes, which
+        // match the lengths that are passed. The eventfd does not block. Errors are ignored,
+        // because the caller then checks anyway.
         unsafe {
             libc::poll(fds.as_mut_ptr(), 2, timeout);
             libc::read(self.eventfd.as_raw_fd(), (&raw mut count).cast(), 8);
@@ -331,6 +337,7 @@ impl Membership {
         self.announced.fetch_add(1, Relaxed);
     }
 
+    /// Counts a time that a vCPU gave way to another process by itself.
     pub(super) fn count_giving_way(&self) {
         self.gave_way.fetch_add(1, Relaxed);
     }

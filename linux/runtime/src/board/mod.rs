@@ -38,7 +38,7 @@ mod post;
 mod yielding;
 
 pub(crate) use dispatcher::{Announcer, LOOK_INTERVAL};
-pub(crate) use membership::{Membership, ServedVcpu};
+pub(crate) use membership::{Membership, PostRequest};
 pub(crate) use post::Post;
 
 /// Whether a runtime joins the machine's daemon.

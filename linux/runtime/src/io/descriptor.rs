@@ -1,20 +1,20 @@
 //! Descriptors that are closed when they are dropped, even with operations in flight.
 //!
-//! An operation keeps its descriptor open until it has ended, even after its future has been
-//! dropped. So the drop of a [`Descriptor`] first ends the operations whose futures have been
+//! An operation keeps its descriptor open until the operation has ended, even after its future has
+//! been dropped. So the drop of a [`Descriptor`] first ends the operations whose futures have been
 //! dropped.
 //!
-//! | operations of | the descriptor is closed |
+//! | vCPU whose ring has the operations | time at which the descriptor is closed |
 //! |---|---|
-//! | the vCPU that drops | before `drop` returns |
-//! | another vCPU, or any vCPU if the thread has none | in the next pass of that vCPU's loop |
+//! | the vCPU that the dropping thread serves | before `drop` returns |
+//! | any other vCPU | the next pass of the loop of the vCPU that has the operations |
 //!
 //! On a vCPU with preemption, the thread that created the ring makes the system call on behalf of
-//! the thread that drops. If the ring's thread does not answer in time, the next pass of the vCPU's
+//! the dropping thread. If the ring's thread does not answer in time, the next pass of the vCPU's
 //! loop closes the descriptor.
 //!
-//! If the vCPU whose ring has the operations is in a long poll, the descriptor is closed by an idle
-//! vCPU that stands in for it, or by the thread that continues when the poll is suspended. Without
+//! If a long poll delays that next pass, the descriptor is closed by an idle vCPU that stands in
+//! for the busy one, or by the thread that takes over the vCPU when the poll is suspended. Without
 //! either, the descriptor is closed when the poll ends.
 //!
 //! A drop costs one load if no operation is in flight, else one system call, which also submits all
@@ -35,8 +35,8 @@ use crate::{context, time};
 /// Longest pause between two checks of a descriptor that another vCPU keeps open.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// One of the handles to a descriptor. Operations hold the descriptor too, but not by such a
-/// handle.
+/// One of the handles to a descriptor. Operations in flight hold the descriptor too, but as an
+/// [`Fd`].
 #[derive(Debug)]
 pub(crate) struct Descriptor(Fd);
 
@@ -49,7 +49,7 @@ impl Descriptor {
         Descriptor(self.0.clone())
     }
 
-    /// Ends the operations whose futures have been dropped, and returns the descriptor.
+    /// Ends operations whose futures have been dropped, as a drop does, and returns the descriptor.
     pub(crate) fn into_fd(self) -> Fd {
         settle(&self.0);
         self.0.clone()
@@ -94,7 +94,8 @@ fn settle(fd: &Fd) {
 
 #[inline(never)]
 fn settle_shared(fd: &Fd) {
-    // The call may have reaped other completions too, and their wakers may be user code.
+    // `Worker::settle` may reap completions of other descriptors too, and their wakers may be user
+    // code.
     let foreign_wakers = without_suspension(|| context::with(|worker| worker.settle(fd)));
     if let Some(wakers) = foreign_wakers.filter(|wakers| !wakers.is_empty()) {
         context::with_domain(|domain| deferred::run(domain, wakers));
@@ -144,7 +145,7 @@ close!(
 /// of the descriptor stay open.
 ///
 /// # Cancellation safety
-/// A dropped future closes without waiting.
+/// If the future is dropped, the descriptor is still closed, but nothing waits for this.
 ///
 /// ```
 /// # upshift::Runtime::builder().vcpus(1).build().unwrap().block_on(async {
@@ -160,8 +161,8 @@ close!(
 pub async fn close(closable: impl Close) {
     let mut fd = closable.into_fd();
     let mut pause = Duration::from_micros(100);
-    // Operations of other vCPUs have been told to end. Nothing reports when they have ended, so
-    // this loop checks from time to time.
+    // The drop of their futures has told the operations of other vCPUs to end. Nothing reports when
+    // they have ended, so this loop checks from time to time.
     while let Err(shared) = fd.try_into_owned() {
         fd = shared;
         time::sleep(pause).await;

@@ -4,18 +4,20 @@
 
 /// The thread that created the ring.
 pub(super) const FIRST: usize = 0;
-/// The thread of `block_on`, on vCPU 0. It polls pinned coroutines, and nothing else.
+/// The *main thread*, which calls `block_on`, on vCPU 0. It polls pinned coroutines, and nothing
+/// else.
 pub(super) const MAIN: usize = 1;
-/// Stands for no thread.
+/// No thread.
 pub(super) const NONE: usize = usize::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     /// The thread waits to be given the vCPU.
     Free,
-    /// The thread waits to be given the vCPU for the coroutines that are pinned to it.
+    /// The main thread waits to be given the vCPU, to poll the coroutines that are pinned to this
+    /// vCPU.
     Main,
-    /// The thread does not take part.
+    /// The thread does not take part: it is not given the vCPU.
     Absent,
     /// The thread serves the vCPU.
     Current,
@@ -26,8 +28,7 @@ pub(super) enum Role {
 }
 
 /// Roles of the threads that have been started. Thread 0, which created the ring, is preferred
-/// whenever it is free. The thread for pinned coroutines, if there is one, takes part only during
-/// `block_on`, and polls nothing else.
+/// whenever it is free. The main thread, if there is one, takes part only during `block_on`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Roles {
     roles: Vec<Role>,
@@ -52,9 +53,9 @@ impl Roles {
         self.roles.push(Role::Free);
     }
 
-    /// Makes a free thread absent, because it cannot serve. Returns false if it is not free.
+    /// Makes a thread that cannot serve absent, if it is free. Returns false if it is not free.
     #[must_use]
-    pub(super) fn leave(&mut self, thread: usize) -> bool {
+    pub(super) fn make_absent(&mut self, thread: usize) -> bool {
         let is_free = self.roles[thread] == Role::Free;
         if is_free {
             self.roles[thread] = Role::Absent;
@@ -62,14 +63,15 @@ impl Roles {
         is_free
     }
 
-    /// Adds the thread for pinned coroutines, which is absent at first.
+    /// Adds the main thread, which is absent at first. A vCPU calls this function before it adds
+    /// other threads, so the number of the main thread is [`MAIN`].
     pub(super) fn add_main(&mut self) {
         self.main = Some(self.roles.len());
         self.roles.push(Role::Absent);
     }
 
-    /// Makes the thread for pinned coroutines available, or absent if nothing needs it. Returns
-    /// false if the thread stays in its role.
+    /// Makes the main thread available, or absent if nothing needs it. Returns false if the thread
+    /// stays in its role.
     pub(super) fn set_main(&mut self, is_available: bool) -> bool {
         let (from, to) = if is_available {
             (Role::Absent, Role::Main)
@@ -112,8 +114,8 @@ impl Roles {
         Some(next)
     }
 
-    /// Stops the current thread, which takes `role`, and makes current the thread `suspended`,
-    /// which holds a suspended poll.
+    /// Stops the current thread, which takes `role`, and makes the thread `suspended` current. This
+    /// thread holds a suspended poll.
     pub(super) fn stop_for(&mut self, role: Role, suspended: usize) {
         debug_assert_eq!(self.roles[suspended], Role::Suspended);
         self.roles[self.current] = role;
@@ -164,9 +166,9 @@ mod tests {
             if stopped.stop(role).is_some() {
                 next.push(stopped);
             }
-            for successor in roles.with_role(Role::Suspended) {
+            for suspended in roles.with_role(Role::Suspended) {
                 let mut stopped = roles.clone();
-                stopped.stop_for(role, successor);
+                stopped.stop_for(role, suspended);
                 next.push(stopped);
             }
         }
@@ -210,9 +212,9 @@ mod tests {
             while let Some(thread) = first(&end, Role::Suspended) {
                 end.give_to(thread);
             }
-            let pinned = end.main.map(|main| end.role(main));
+            let main_role = end.main.map(|main| end.role(main));
             assert!(matches!(
-                pinned,
+                main_role,
                 None | Some(Role::Main | Role::Absent | Role::Current)
             ));
             for next in successors(&state) {

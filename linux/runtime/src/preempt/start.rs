@@ -13,14 +13,14 @@ use super::{interrupt, refusal, slice, watcher};
 use crate::host::PreemptibleVcpu;
 use crate::worker::Worker;
 
-/// Makes the vCPU of `worker`, which the calling thread created, preemptible.
+/// Makes the vCPU of `worker` preemptible. The calling thread must have created `worker`.
 ///
 /// # Safety
-/// The worker stays in its place until [`Preemptible::end`] has returned true.
+/// The worker must not be moved or dropped until [`Preemptible::end`] has returned true.
 ///
 /// # Errors
-/// If the kernel lacks a feature, or a thread cannot be started. The threads that were started have
-/// ended by then.
+/// Fails if the kernel lacks a feature, or if a thread cannot be started. The threads that were
+/// started have ended when this function returns.
 pub(crate) unsafe fn start(
     worker: &Worker,
     cpu: usize,
@@ -47,6 +47,7 @@ pub(crate) unsafe fn start(
     let result =
         start_watcher(&vcpu).and_then(|()| (0..SPARES).try_for_each(|_| vcpu.start_spare()));
     if let Err(error) = result {
+        // No poll has begun, so `end` returns true.
         vcpu.end();
         return Err(error);
     }

@@ -260,7 +260,7 @@ impl Preemptible {
             }
             // A thread that has already been made current serves nevertheless. Its polls are
             // stopped by the permit alone, without the signal.
-            if self.roles().leave(number) {
+            if self.roles().make_absent(number) {
                 return;
             }
         }

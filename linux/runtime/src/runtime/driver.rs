@@ -19,9 +19,9 @@ const VARIABLE: &str = "UPSHIFT_DRIVER";
 pub(crate) struct Choice {
     pub(crate) driver: Driver,
     why: String,
-    /// Set if neither the program nor the environment requested a driver, so that the other driver
-    /// may replace this one.
-    is_open: bool,
+    /// Set if neither the program nor the environment requested a driver. Only then may readiness
+    /// replace io_uring.
+    is_automatic: bool,
 }
 
 impl Choice {
@@ -29,8 +29,8 @@ impl Choice {
     /// or else the best one that works.
     ///
     /// # Errors
-    /// The feature that io_uring lacks, if no other driver is allowed; `InvalidInput` for an
-    /// unknown word in the environment.
+    /// [`SetupError`] if io_uring does not work and readiness is not allowed or would not help;
+    /// `InvalidInput` if the environment names an unknown driver.
     pub(crate) fn new(requested: Driver) -> io::Result<Choice> {
         let (requested, origin) = match requested {
             Driver::Auto => driver_from_environment()?,
@@ -40,38 +40,38 @@ impl Choice {
             Driver::Readiness => Ok(Choice {
                 driver: requested,
                 why: format!("requested {origin}"),
-                is_open: false,
+                is_automatic: false,
             }),
             Driver::Ring => {
                 probe_ring()?;
                 Ok(Choice {
                     driver: requested,
                     why: format!("requested {origin}"),
-                    is_open: false,
+                    is_automatic: false,
                 })
             }
             Driver::Auto => match probe_ring() {
                 Ok(()) => Ok(Choice {
                     driver: Driver::Ring,
                     why: "it works here".into(),
-                    is_open: true,
+                    is_automatic: true,
                 }),
                 Err(error) => Choice::without_ring(&error).ok_or(error),
             },
         }
     }
 
-    /// Returns the other driver, if it may be used, after a runtime on io_uring could not be built.
-    /// This can happen even if the probe succeeded, because the probe's ring is small, and may work
-    /// where the vCPUs' rings do not.
+    /// Returns readiness as the replacement of io_uring, if it may be used, after `error` has
+    /// prevented a runtime on io_uring. Such an error can follow a successful probe, because the
+    /// probe's ring is small, and may work where the vCPUs' rings do not.
     pub(crate) fn fallback(&self, error: &io::Error) -> Option<Choice> {
         let may_replace =
-            self.is_open && self.driver == Driver::Ring && setup_error(error).is_some();
+            self.is_automatic && self.driver == Driver::Ring && setup_error(error).is_some();
         may_replace.then(|| Choice::without_ring(error)).flatten()
     }
 
-    /// Falls back to readiness, with a notice once per process. Returns `None` if the process has
-    /// run out of file descriptors.
+    /// Falls back to readiness, and prints a notice once per process. Returns `None` if the process
+    /// has run out of file descriptors.
     fn without_ring(error: &io::Error) -> Option<Choice> {
         // Readiness would not help, because it needs descriptors, too.
         let has_run_out = |setup: &SetupError| matches!(setup.errno(), libc::EMFILE | libc::ENFILE);
@@ -88,7 +88,7 @@ impl Choice {
         Some(Choice {
             driver: Driver::Readiness,
             why,
-            is_open: true,
+            is_automatic: true,
         })
     }
 }
@@ -116,10 +116,11 @@ fn setup_error(error: &io::Error) -> Option<&SetupError> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-/// The driver of a runtime, the reason for the choice, and the gain of a better driver; from
-/// [`Runtime::report`](crate::Runtime::report).
+/// The driver of a runtime and its mode, the reason for the choice, and the gain that a better
+/// driver would bring. [`Runtime::report`](crate::Runtime::report) returns it.
 ///
-/// Its `Display` has a line for each.
+/// `Display` writes one line for the driver and its mode, one for the reason, and one for the gain,
+/// if there is any.
 ///
 /// ```
 /// let runtime = upshift::Runtime::builder().vcpus(1).build()?;
@@ -196,6 +197,7 @@ impl Offload for Pool {
         {
             call.refuse(errno);
         }
-        // Otherwise the runtime is shutting down: the job is dropped and ends with ECANCELED.
+        // A refusal without an errno means that the runtime is shutting down. The job is then
+        // dropped, and its operation ends with ECANCELED.
     }
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 use super::Instant;
 use super::sleep::{Sleep, sleep, sleep_until};
 
-/// Limits a future to a duration, which begins with this call.
+/// Limits a future to a duration, which begins when this function is called.
 ///
 /// The future is polled before the deadline is checked, and a future that is ready at its
-/// first poll costs no timer. When the time is up the output is [`Elapsed`]; the future is
+/// first poll sets no timer. When the time is up the output is [`Elapsed`]; the future is
 /// dropped together with the [`Timeout`].
 ///
 /// # Cancellation safety
-/// Like that of `future`, which is dropped with the [`Timeout`]. To keep it, pass a reference:
-/// `timeout(duration, &mut future)`.
+/// The [`Timeout`] is as cancel safe as `future`, which is dropped with it. To keep the future,
+/// pass a reference: `timeout(duration, &mut future)`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +33,7 @@ use super::sleep::{Sleep, sleep, sleep_until};
 /// ```
 ///
 /// # Panics
-/// Like [`sleep`](super::sleep), if the future is not ready at once.
+/// Panics where [`sleep`](super::sleep) panics, unless the future is ready at its first poll.
 pub fn timeout<F: IntoFuture>(duration: Duration, future: F) -> Timeout<F::IntoFuture> {
     Timeout {
         future: future.into_future(),
@@ -84,12 +84,12 @@ pub struct Timeout<F> {
 }
 
 impl<F> Timeout<F> {
-    /// Returns the future inside.
+    /// Returns a reference to the future inside.
     pub fn get_ref(&self) -> &F {
         &self.future
     }
 
-    /// Returns the future inside.
+    /// Returns a mutable reference to the future inside.
     pub fn get_mut(&mut self) -> &mut F {
         &mut self.future
     }
@@ -124,13 +124,14 @@ impl<F: Future> Future for Timeout<F> {
         if let Poll::Ready(output) = future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        // The deadline is checked even if the coroutine should give way. Otherwise a future that
-        // makes the coroutine give way in every poll would prevent the check.
+        // With `false` the deadline is checked even if this poll should give way to other
+        // coroutines. Otherwise a future that uses up the poll's budget in every poll would prevent
+        // the check.
         sleep.advance(cx, false).map(|()| Err(Elapsed(())))
     }
 }
 
-/// The error of [`timeout`]: the deadline passed first.
+/// The error of [`timeout`] and [`timeout_at`]: the deadline passed first.
 ///
 /// ```
 /// use std::io;

@@ -10,7 +10,7 @@ use upshift_core::{Domain, Executor};
 use upshift_ring::Ring;
 
 use crate::affinity;
-use crate::board::ServedVcpu;
+use crate::board::PostRequest;
 use crate::context;
 use crate::host::Linux;
 use crate::notice::{no_thread, notice};
@@ -61,13 +61,13 @@ impl Shared {
         let post = match (&self.membership, pin) {
             (Some(membership), Some(cpu)) => {
                 let has_watcher = self.settings.preemption.is_some();
-                let vcpu = ServedVcpu {
+                let request = PostRequest {
                     domain: &self.domain,
                     name: &self.settings.name,
                     index,
                     cpu,
                 };
-                membership.post(&vcpu, &ring, &timers, has_watcher)?
+                membership.post(&request, &ring, &timers, has_watcher)?
             }
             _ => None,
         };

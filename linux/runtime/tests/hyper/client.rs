@@ -9,15 +9,15 @@ use upshift::hyper::{Clock, Connector, Spawner};
 
 use crate::app::TestServer;
 
-/// Creates a client of HTTP/2 with prior knowledge.
-pub(crate) fn http2() -> Client<Connector, Empty<Bytes>> {
+/// Creates a client that speaks HTTP/2 with prior knowledge.
+pub(crate) fn http2_client() -> Client<Connector, Empty<Bytes>> {
     Client::builder(Spawner::default())
         .timer(Clock)
         .http2_only(true)
         .build(Connector)
 }
 
-pub(crate) async fn text(response: Response<Incoming>) -> String {
+pub(crate) async fn body_text(response: Response<Incoming>) -> String {
     let body = response.into_body().collect().await.unwrap().to_bytes();
     String::from_utf8(body.to_vec()).unwrap()
 }
@@ -36,7 +36,7 @@ fn a_client_reuses_its_connection() {
                 .body(Full::from(format!(r#"{{"a":{a},"b":{b}}}"#)))
                 .unwrap();
             let response = client.request(request).await.unwrap();
-            assert_eq!(text(response).await, (a + b).to_string());
+            assert_eq!(body_text(response).await, (a + b).to_string());
         }
     });
 }
@@ -49,7 +49,8 @@ fn host_names_are_resolved() {
         let client = upshift::hyper::client::<Empty<Bytes>>();
         let port = server.address.port();
         let uri = format!("http://localhost:{port}/").parse().unwrap();
-        assert_eq!(text(client.get(uri).await.unwrap()).await, "hello");
+        assert_eq!(body_text(client.get(uri).await.unwrap()).await, "hello");
+        // The connector does not support `https`.
         let error = client.get("https://127.0.0.1:1/".parse().unwrap()).await;
         assert!(format!("{:?}", error.unwrap_err()).contains("only http"));
     });
@@ -61,7 +62,7 @@ fn a_hundred_streams_share_an_http2_connection() {
     let address = server.address;
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
-        let client = http2();
+        let client = http2_client();
         let requests: Vec<_> = (0..100)
             .map(|id| {
                 let client = client.clone();
@@ -70,7 +71,7 @@ fn a_hundred_streams_share_an_http2_connection() {
                         let uri = format!("http://{address}/items/{id}").parse().unwrap();
                         let response = client.get(uri).await.unwrap();
                         assert_eq!(response.version(), Version::HTTP_2);
-                        assert_eq!(text(response).await, format!("item {id}"));
+                        assert_eq!(body_text(response).await, format!("item {id}"));
                     },
                     upshift::Priority::Inherit,
                 )
@@ -81,6 +82,6 @@ fn a_hundred_streams_share_an_http2_connection() {
         }
         let uri = format!("http://{address}/zeros?bytes=2000000");
         let response = client.get(uri.parse().unwrap()).await.unwrap();
-        assert_eq!(text(response).await.len(), 2_000_000);
+        assert_eq!(body_text(response).await.len(), 2_000_000);
     });
 }

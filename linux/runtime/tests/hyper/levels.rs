@@ -47,11 +47,11 @@ fn streams_of_an_http2_connection_have_separate_levels() {
     let address = server.address;
     let runtime = upshift::Runtime::builder().vcpus(1).build().unwrap();
     runtime.block_on(async {
-        let client = crate::client::http2();
+        let client = crate::client::http2_client();
         for (path, level) in [("/level", "40"), ("/urgent/level", "1"), ("/level", "40")] {
             let uri = format!("http://{address}{path}").parse().unwrap();
             let response = client.get(uri).await.unwrap();
-            assert_eq!(crate::client::text(response).await, level);
+            assert_eq!(crate::client::body_text(response).await, level);
         }
     });
 }
