@@ -38,7 +38,7 @@ use core::str;
 
 use crate::layout::VCPUS;
 use bytes::{Reader, Writer};
-use lists::THREAD;
+use lists::THREAD_LEN;
 
 pub use error::{Reason, WireError};
 pub use lists::{Cpus, Role, Thread, Threads, Tids};
@@ -50,10 +50,10 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"UPBD");
 pub const THREADS: usize = 512;
 
 /// Length of the longest message, in bytes.
-pub const MAX_MESSAGE_LEN: usize = HEADER + 4 + VCPUS * 4 + THREADS * THREAD;
+pub const MAX_MESSAGE_LEN: usize = HEADER_LEN + 4 + VCPUS * 4 + THREADS * THREAD_LEN;
 
 /// Length of the header of a message, in bytes.
-const HEADER: usize = 8;
+const HEADER_LEN: usize = 8;
 /// Maximum length of the text of a refusal, in bytes.
 const MAX_TEXT_LEN: usize = 1024;
 
@@ -74,7 +74,8 @@ pub enum Request<'a> {
         /// Threads that have ended.
         removed: Tids<'a>,
     },
-    /// Leaves the daemon, which restores all threads and then replies.
+    /// Ends the registration. The daemon restores the scheduling of all its threads, and then
+    /// replies.
     Leave,
     /// Asks for the state of the whole machine.
     Census,
@@ -130,7 +131,7 @@ const DONE: u16 = 130;
 const CENSUS_REPLY: u16 = 132;
 const REFUSED: u16 = 255;
 
-/// Encodes a Register message; returns its length, or `None` if there are more than [`VCPUS`] vCPUs
+/// Encodes a Register request; returns its length, or `None` if there are more than [`VCPUS`] vCPUs
 /// or [`THREADS`] threads.
 pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) -> Option<usize> {
     if cpus.len() > VCPUS || threads.len() > THREADS {
@@ -148,7 +149,7 @@ pub fn encode_register(buffer: &mut Buffer, cpus: &[u32], threads: &[Thread]) ->
     Some(writer.len)
 }
 
-/// Encodes an Update message; returns its length, or `None` if there are more than [`THREADS`]
+/// Encodes an Update request; returns its length, or `None` if there are more than [`THREADS`]
 /// threads in all.
 pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> Option<usize> {
     if added.len() + removed.len() > THREADS {
@@ -166,7 +167,7 @@ pub fn encode_update(buffer: &mut Buffer, added: &[Thread], removed: &[i32]) -> 
     Some(writer.len)
 }
 
-/// Encodes a Leave message; returns its length.
+/// Encodes a Leave request; returns its length.
 pub fn encode_leave(buffer: &mut Buffer) -> usize {
     Writer::new(buffer, LEAVE).len
 }

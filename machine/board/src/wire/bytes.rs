@@ -1,7 +1,7 @@
 //! Reads and writes the bytes of messages, which are little-endian. All accesses are within bounds,
 //! and nothing is allocated.
 
-use super::lists::{Role, THREAD, Thread, Threads};
+use super::lists::{Role, THREAD_LEN, Thread, Threads};
 use super::{MAGIC, THREADS, WireError};
 use crate::layout::VERSION;
 
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         if count > THREADS {
             return Err(WireError::Body);
         }
-        let threads = Threads(self.take(count * THREAD)?);
+        let threads = Threads(self.take(count * THREAD_LEN)?);
         let is_valid = |thread: Thread| thread.tid > 0 && usize::from(thread.vcpu) < vcpus;
         if threads.iter().filter(|&thread| is_valid(thread)).count() == count {
             Ok(threads)

@@ -2,7 +2,7 @@
 //! which the decoder has checked; nothing is copied.
 
 /// Length of an encoded thread, in bytes.
-pub(super) const THREAD: usize = 8;
+pub(super) const THREAD_LEN: usize = 8;
 
 /// Function of a vCPU's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Cpus<'_> {
 impl Threads<'_> {
     /// Returns the number of threads.
     pub fn len(&self) -> usize {
-        self.0.len() / THREAD
+        self.0.len() / THREAD_LEN
     }
 
     /// Returns whether the list is empty.
@@ -96,7 +96,7 @@ impl Tids<'_> {
     }
 }
 
-pub(super) fn thread(bytes: &[u8; THREAD]) -> Option<Thread> {
+pub(super) fn thread(bytes: &[u8; THREAD_LEN]) -> Option<Thread> {
     let [t0, t1, t2, t3, v0, v1, r0, r1] = *bytes;
     Some(Thread {
         tid: i32::from_le_bytes([t0, t1, t2, t3]),

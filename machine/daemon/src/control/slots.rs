@@ -4,7 +4,7 @@ use upshift_board::layout::SLOTS;
 
 use crate::admission::Trust;
 
-/// The slots of the global page. Taking slots costs O([`SLOTS`]).
+/// The slots of the global page. Taking slots takes O([`SLOTS`]) time.
 #[derive(Debug)]
 pub(crate) struct Slots {
     is_taken: Vec<bool>,
@@ -19,16 +19,16 @@ impl Slots {
         }
     }
 
-    /// Takes consecutive free slots and returns the first. Returns `None` if the part of the
-    /// capacity for `trust` is used up, or if too few consecutive slots are free.
+    /// Takes consecutive free slots and returns the first. Returns `None` if more slots would then
+    /// be taken than the capacity for `trust`, or if too few consecutive slots are free.
     pub(crate) fn take(&mut self, count: usize, trust: Trust) -> Option<usize> {
         if self.taken_count + count > trust.capacity(SLOTS) {
             return None;
         }
-        let mut free = 0;
+        let mut free_run = 0;
         let end = self.is_taken.iter().position(|&is_taken| {
-            free = if is_taken { 0 } else { free + 1 };
-            free == count
+            free_run = if is_taken { 0 } else { free_run + 1 };
+            free_run == count
         })?;
         let first = end + 1 - count;
         self.is_taken[first..=end].fill(true);

@@ -1,4 +1,4 @@
-//! Tests of programs that try to evade the CPU budget of the rule that assigns a level to them. The
+//! Tests that programs cannot evade the CPU budget of the rule that assigns a level to them. The
 //! attackers are in `budgets/attackers.rs`.
 
 pub(crate) mod attackers;
@@ -21,8 +21,9 @@ use crate::{permitted, serial_test, socket};
 /// budget of 80 % and half of the remaining time, which is 90 %. The other 3 % are a margin.
 const MAX_PERCENT: u64 = 93;
 
-/// Like [`MAX_PERCENT`], for a program whose threads or processes end after a short time. In
-/// addition, each of them runs for a moment before the daemon has looked it up.
+/// Like [`MAX_PERCENT`], for a program that starts many threads or processes that end after a short
+/// time. The larger margin is for the moment for which each of them runs before the daemon has
+/// looked it up.
 const MAX_PERCENT_OF_SHORT_LIVED: u64 = 96;
 
 /// Runs [`race`] with `count` programs in `role`, which a rule assigns by their user.
@@ -113,15 +114,15 @@ fn a_process_that_changes_its_name_does_not_evade_its_budget() {
 }
 
 #[test]
-fn assigned_programs_within_their_budgets_together_leave_bystanders_their_share() {
+fn several_assigned_programs_leave_bystanders_their_share() {
     let _guard = serial_test();
     if !permitted() {
         return;
     }
     let programs_us = race_copies("four-programs", "gap-meter", 4, &[]);
-    // Four budgets of 80 % could occupy the CPU together. The daemon therefore moves the programs
-    // to SCHED_IDLE for a part of each period in which they leave others less than their share.
-    // This share is 5 %, and the bound leaves a margin of 2 %.
+    // Four budgets of 80 % could occupy the CPU together. Other threads must get a share of 5 %.
+    // In each period in which they would get less, the daemon moves the programs to SCHED_IDLE for
+    // a while. The programs may use the other 95 %, and 2 % are a margin.
     assert!(uses_at_most(97, programs_us, us()));
 }
 
@@ -152,8 +153,8 @@ fn a_process_that_repeatedly_executes_itself_does_not_evade_its_budget() {
     assert!(uses_at_most(MAX_PERCENT, attacker_us, us()));
 }
 
-/// Starts thousands of processes per second that match a rule. A bystander must still get its
-/// share, and a later program that matches a rule must still be assigned.
+/// Starts thousands of processes per second that match a rule. The processes must leave a bystander
+/// its share, and a later program that matches a rule must still be assigned.
 #[test]
 fn a_flood_of_processes_that_match_a_rule_leaves_bystanders_their_share() {
     let _guard = serial_test();
@@ -203,8 +204,8 @@ fn a_program_with_a_limit_on_real_time_stays_ordinary_and_is_not_killed() {
         assigned(&census(&path), other.pid()).is_some()
     });
     limited.run_until(deadline_after(ATTACK_TIME));
-    // The kernel kills a process that is elevated for longer than its limit. This program still
-    // reports its CPU time, so it was never elevated for that long.
+    // The kernel kills a process that is elevated for longer than its RLIMIT_RTTIME. This program
+    // still reports its CPU time, so it was never elevated for that long.
     let used = limited.number("used ");
     println!("the program has used {used} us, with a limit of 200000 in SCHED_FIFO");
     assert_eq!(assigned(&census(&path), limited.pid()), None);

@@ -42,8 +42,8 @@ fn leases_on_files_in_proc_delay_no_client() {
     if !permitted() {
         return;
     }
-    // An unregistered process that takes its leases at its start, and a client that takes them
-    // after it has registered.
+    // In the first case a process that never registers takes the leases when it starts. In the
+    // second case a client takes them after it has registered.
     for extra_settings in [
         [("WHEN", "before"), ("JOINS", "false")],
         [("WHEN", "after"), ("JOINS", "true")],
@@ -56,9 +56,10 @@ fn leases_on_files_in_proc_delay_no_client() {
         lease_holder.run_until(deadline_after(ATTACK_TIME));
         // The daemon looks up the cgroup of a process every second.
         std::thread::sleep(Duration::from_millis(1200));
-        wait_until("a process with unknown quotas is not elevated", || {
-            elevated_threads(lease_holder.pid()).is_empty()
-        });
+        wait_until(
+            "a process whose cgroup cannot be read is not elevated",
+            || elevated_threads(lease_holder.pid()).is_empty(),
+        );
         let time_to_elevate = time_to_elevate_newcomer(&path);
         let mut later = Process::start("spinners", &path, &[("USER", TRUDY.to_string())]);
         later.line("ready").unwrap();
@@ -85,7 +86,7 @@ const MS: u64 = 1_000_000;
 /// Registers unless `JOINS` is `false`, spins on `CPU`, and takes a lease on each of its files in
 /// `/proc` that the daemon may read. If `WHEN` is `before`, it takes the leases before it
 /// registers, otherwise afterwards. A thread that opens such a file waits until the lease is
-/// broken, 45 s by default.
+/// broken, which takes 45 s by default.
 pub(crate) fn lease_holder() {
     pin(number("CPU") as usize);
     // After a change of user, the files of a process in `/proc` belong to root until the process is

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use rustix::net::RecvFlags;
-use upshift_board::os::{self};
+use upshift_board::os;
 use upshift_board::wire::{Role, Thread};
 use upshift_elevate::current_tid;
 
@@ -14,8 +14,9 @@ use crate::client::{Registration, connect, register, registration_outcome};
 use crate::process::{elevated_threads, monotonic};
 
 /// Executes `PROGRAM`, whose set-user-id bit may change the user. If `WHEN` is `before`, this
-/// happens after connecting and before registering, otherwise after registering. Prints the pid of
-/// the process that registers, and the outcome of the registration.
+/// happens after connecting and before registering, otherwise after registering. In the first case
+/// a child of the process then registers the thread of its parent over the inherited connection,
+/// and prints the outcome of the registration. Prints the pid of the process whose user changes.
 pub(crate) fn user_changer() {
     let path = PathBuf::from(setting("SOCKET"));
     let connects_first = setting("WHEN") == "before";
@@ -35,18 +36,19 @@ pub(crate) fn user_changer() {
         // SAFETY: this process has one thread.
         if unsafe { libc::fork() } == 0 {
             let status = format!("/proc/{own_tid}/status");
-            let changed = || {
+            // The real user is unchanged, and the effective user is root.
+            let has_changed = || {
                 std::fs::read_to_string(&status)
                     .unwrap()
                     .contains("Uid:\t64001\t0\t")
             };
             for _ in 0..1000 {
-                if changed() {
+                if has_changed() {
                     break;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
-            println!("changed {}", changed());
+            println!("changed {}", has_changed());
             println!("verdict {}", registration_outcome(&connection, own_tid));
             std::thread::sleep(std::time::Duration::from_secs(5));
             std::process::exit(0);
@@ -91,8 +93,8 @@ pub(crate) fn group_member() {
     wait_for_parent();
 }
 
-/// Changes to `MALLORY` in group `GROUP`, enters a user namespace that its parent sets up like
-/// `newgidmap`, leaves all groups, and tries to register.
+/// Changes to `MALLORY` in group `GROUP`, enters a user namespace, leaves all groups, and tries to
+/// register. The test writes the maps of the namespace, as `newuidmap` and `newgidmap` would.
 pub(crate) fn group_leaver() {
     let group = number("GROUP") as u32;
     // SAFETY: `group` is valid for the duration of the call. The child has one thread, as `unshare`
@@ -126,7 +128,8 @@ pub(crate) fn group_leaver() {
 const MS: u64 = 1_000_000;
 
 /// Registers its thread from a new pid namespace, by the TID in that namespace, and prints whether
-/// the thread is elevated.
+/// the thread is elevated. Then tries to register other TIDs, and prints how many registrations
+/// succeed.
 pub(crate) fn pid_namespace_client() {
     pin(number("CPU") as usize);
     let connection = connect(&PathBuf::from(setting("SOCKET")));
@@ -189,9 +192,9 @@ pub(crate) fn connection_passer() {
             vcpu: 0,
             role: Role::Worker,
         };
-        let verdict = register(&connection, &[number("CPU") as u32], &[own_thread], &page);
+        let result = register(&connection, &[number("CPU") as u32], &[own_thread], &page);
         let outcome =
-            verdict.map_or_else(|reason| format!("{reason:?}"), |_| "accepted".to_string());
+            result.map_or_else(|reason| format!("{reason:?}"), |_| "accepted".to_string());
         println!("verdict {outcome}");
         std::process::exit(0);
     }
