@@ -3,16 +3,16 @@
 //! A call is made by `ecall` with its number in a7 and its arguments in a0 to a5. The result is in
 //! a0, and is negative if it is an [`Error`](crate::Error).
 //!
-//! `now` calls are answered at once; `thread` calls affect the calling thread. `later` calls may
-//! take time: each becomes a kernel coroutine with the level of the caller, and has two forms. In
-//! the synchronous form the caller waits. With [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added
-//! to the number the call returns at once, and later the completion ring receives the result
-//! together with two words that were in a5 (a token) and a6 (the id of the coroutine to wake). An
-//! asynchronous call that completes at once causes no completion, see
-//! [`COMPLETED`](crate::number::COMPLETED). The module `calls` of the user library declares each
-//! `later` call once for both forms.
+//! `now` calls are answered at once. `thread` calls suspend, end, copy or redirect the calling
+//! thread. `later` calls may take time: each becomes a kernel coroutine with the level of the
+//! caller, and has two forms. In the synchronous form the caller waits. With
+//! [`ASYNCHRONOUS`](crate::number::ASYNCHRONOUS) added to the number the call returns at once, and
+//! later the completion ring receives the result together with two words that were in a5 (a token)
+//! and a6 (the id of the coroutine to wake). An asynchronous call that completes at once causes no
+//! completion, see [`COMPLETED`](crate::number::COMPLETED). The module `calls` of the user library
+//! declares each `later` call once for both forms.
 
-/// Calls `$with! { … }` with the table, whose rows are `NUMBER KIND NAME(ARGUMENTS);` with their
+/// Calls `$with! { … }` with the table. Each row is `NUMBER KIND NAME(ARGUMENTS);`, after its
 /// documentation.
 #[macro_export]
 macro_rules! system_calls {
@@ -26,7 +26,8 @@ macro_rules! system_calls {
             2 now clock();
             /// Maps `pages` zeroed pages and returns their address.
             3 later map(pages);
-            /// Sets the level of the calling thread, not above the ceiling of the process.
+            /// Sets the level of the calling thread, but to none that is more urgent than the
+            /// ceiling of the process.
             4 now set_level(level);
             /// Creates a pipe; returns its reading end, plus its writing end times 2³².
             5 now pipe();
@@ -63,7 +64,7 @@ macro_rules! system_calls {
             /// Waits until a child has ended and returns its status.
             19 later wait(process);
             /// Waits until a thread has ended and returns its result; meanwhile the thread is at
-            /// least as urgent as the caller. Its number is invalid afterwards.
+            /// least as urgent as the caller. The thread's number is invalid afterwards.
             20 later thread_join(thread);
             /// Waits for a `futex_wake` of an address if the 32-bit word there is `value`, at most
             /// until the clock shows `deadline`. Returns [`WOKEN`](crate::number::WOKEN),
@@ -72,7 +73,8 @@ macro_rules! system_calls {
             /// Ends the calling thread with a result, whose top bit is lost. The process ends with
             /// its last thread, whose result is its status.
             22 thread thread_exit(result);
-            /// Maps `pages` zeroed pages above an unmapped page, and returns their address.
+            /// Maps `pages` zeroed pages with an unmapped page below them, and returns their
+            /// address.
             23 later map_stack(pages);
             /// Creates a child with a copy of memory and descriptors, in which only the calling
             /// thread continues. Returns its number, and 0 in the child.
@@ -85,16 +87,16 @@ macro_rules! system_calls {
             26 thread futex_lock(address);
             /// Passes the lock at an address to the most urgent thread that waits for it.
             27 now futex_unlock(address);
-            /// Sets the level of an asynchronous call, or the nearest level that the process may
-            /// have; for `call` and `token` see `cancel`.
+            /// Sets the level of an asynchronous call. If the process may not have this level, sets
+            /// the nearest one that it may have. For `call` and `token` see `cancel`.
             28 now reprio_call(call, token, level);
-            /// Applies the levels that another thread has added to the line of a thread
-            /// (`LOCAL_BITMAP`, see [`thread`](crate::thread)). Without this call they would apply
-            /// only when the thread runs next.
+            /// Applies the levels that another thread has added to the line of the thread with
+            /// index `line` (`LOCAL_BITMAP`, see [`thread`](crate::thread)). Without this call
+            /// these levels would apply only when the thread with this index runs next.
             29 now follow(line);
             /// Ends an asynchronous call early: its completion arrives soon, with
-            /// [`Cancelled`](crate::Error::Cancelled) unless the call has a result. `call` is the
-            /// return value of the call minus [`IN_FLIGHT`](crate::number::IN_FLIGHT).
+            /// [`Cancelled`](crate::Error::Cancelled) unless the call already has a result. `call`
+            /// is the return value of the call minus [`IN_FLIGHT`](crate::number::IN_FLIGHT).
             32 now cancel(call, token);
             /// Creates a TCP socket; returns its descriptor, which is read, written and closed like
             /// any file.

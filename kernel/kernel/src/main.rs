@@ -10,14 +10,14 @@
 //! 2. *User memory is not trusted.* The kernel never follows a user's pointer: it checks the range
 //!    against the page table and copies through its own mapping. A bad pointer harms only its
 //!    process.
-//! 3. *No wake is lost.* Every queue is bounded by memory that is reserved in advance; wakes are
-//!    bits or links, never records that could be dropped.
-//! 4. *`unsafe` is confined to `arch`, `memory` and the virtio drivers*, and each block states its
-//!    reason. The compiler rejects it elsewhere.
+//! 3. *No wake is lost.* Every queue is bounded by memory that is reserved in advance. A wake sets
+//!    a bit or links an entry, so no wake is dropped for lack of memory.
+//! 4. *`unsafe` is confined to `arch`, `memory` and the virtio drivers in `devices`*, and each
+//!    block states its reason. The compiler rejects it elsewhere.
 //! 5. *There is one kind of lock.* It masks interrupts, and is never held across an `await`.
 //!
 //! Locks are taken in this order, from the outside in. A lock that is not listed is never held
-//! together with another of its kind:
+//! together with another lock:
 //!
 //! ```text
 //!  table of processes ─► fields of a process (ring ─► threads)
@@ -157,8 +157,8 @@ fn boot(hart_id: usize, device_tree: PhysAddr) -> ! {
 
 /// Starts the other harts. The machine continues without a hart that does not start.
 fn start_harts(machine: &Machine, boot_hart: usize) {
-    let boot = |hart: &&machine::HartInfo| hart.id == boot_hart;
-    if let Some(hart) = machine.harts.iter().find(boot) {
+    let is_boot_hart = |hart: &&machine::HartInfo| hart.id == boot_hart;
+    if let Some(hart) = machine.harts.iter().find(is_boot_hart) {
         hart::at(0).set(hart);
     }
     executor::prepare(0);
@@ -178,6 +178,7 @@ fn start_harts(machine: &Machine, boot_hart: usize) {
     }
 }
 
+/// Runs the kernel on a hart that [`start_harts`] has started.
 fn boot_secondary() -> ! {
     memory::install_kernel_table();
     #[cfg(feature = "selftest")]

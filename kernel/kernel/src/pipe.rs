@@ -17,14 +17,14 @@ use crate::waiters::{Awaited, Waiters, wait_until};
 /// Size of a pipe's ring in bytes.
 pub(crate) const CAPACITY: usize = 512;
 
-/// Memory of a pipe in KiB.
-const KIB: usize = 1;
+/// Memory that is charged for a pipe, in KiB.
+const CHARGED_KIB: usize = 1;
 
 struct Ring {
     bytes: [u8; CAPACITY],
-    /// Number of all bytes that were written.
+    /// Number of bytes that have been written since the pipe was created.
     written: usize,
-    /// Number of all bytes that were read.
+    /// Number of bytes that have been read since the pipe was created.
     read: usize,
     /// Number of reading ends.
     readers: usize,
@@ -77,12 +77,12 @@ pub(crate) struct End {
 /// Creates a pipe; returns its reading end and its writing end.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`].
+/// [`Error::OutOfMemory`] if memory is short, or the error of [`Share::charge`].
 pub(crate) fn new(share: &Arc<Share>) -> Result<(End, End), Error> {
     if memory::is_short() {
         return Err(Error::OutOfMemory);
     }
-    let charge = share.charge(Resource::Memory, KIB)?;
+    let charge = share.charge(Resource::Memory, CHARGED_KIB)?;
     let ring = Arc::new(IrqLock::new(Ring {
         bytes: [0; CAPACITY],
         written: 0,
@@ -113,7 +113,7 @@ impl End {
         wait_until(&self.ring, condition).await;
     }
 
-    /// Waits for space, or until there is no reader.
+    /// Waits until there is space, or no reader is left.
     pub(crate) async fn writable(&self) {
         let condition = |ring: &mut Ring| {
             (ring.written - ring.read < CAPACITY || ring.readers == 0).then_some(())
@@ -121,8 +121,8 @@ impl End {
         wait_until(&self.ring, condition).await;
     }
 
-    /// Takes the available bytes and returns their number, 0 at the end. Returns `None` if the
-    /// caller must wait.
+    /// Takes the available bytes and returns their number, 0 at the end of the stream. Returns
+    /// `None` if the caller must wait.
     pub(crate) fn try_read(&self, to: &mut [u8]) -> Option<Result<usize, Error>> {
         if self.is_writer {
             return Some(Err(Error::BadFile));
@@ -135,7 +135,8 @@ impl End {
         Some(Ok(count))
     }
 
-    /// Stores all bytes. Returns `None` if they do not fit.
+    /// Stores all bytes, or returns an error if there is no reader. Returns `None` if the bytes do
+    /// not fit.
     pub(crate) fn try_write(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.is_writer {
             return Some(Err(Error::BadFile));
@@ -151,7 +152,8 @@ impl End {
         Some(result)
     }
 
-    /// Stores as many bytes as fit. Returns `None` if none fit.
+    /// Stores as many bytes as fit, or returns an error if there is no reader. Returns `None` if no
+    /// byte fits.
     pub(crate) fn put(&self, from: &[u8]) -> Option<Result<usize, Error>> {
         if !self.is_writer {
             return Some(Err(Error::BadFile));

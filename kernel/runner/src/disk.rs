@@ -1,4 +1,5 @@
-//! Creates and fills images of disks. The disk of a test is removed together with its machine.
+//! Creates and fills images of disks. The image of a test is removed when its [`Disk`] is
+//! dropped.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ const OVERSIZE: usize = (2 << 20) + 1;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Blank,
-    /// A program, as the file `bin/child`, beside files that are not programs.
+    /// A valid program, the file `bin/child`, beside files that the kernel must not run.
     Programs,
 }
 
@@ -32,13 +33,13 @@ impl Disk {
         let (process, number) = (std::process::id(), DISKS.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(format!("os-runner-{process}-{number}.disk"));
         let disk = Disk(path);
-        let io = |error: std::io::Error| format!("{}: {error}", disk.0.display());
+        let io_message = |error: std::io::Error| format!("{}: {error}", disk.0.display());
         match content {
             Content::Blank => {
-                let file = File::create(&disk.0).map_err(io)?;
-                file.set_len((BLOCKS * BLOCK) as u64).map_err(io)?;
+                let file = File::create(&disk.0).map_err(io_message)?;
+                file.set_len((BLOCKS * BLOCK) as u64).map_err(io_message)?;
             }
-            Content::Programs => fs::write(&disk.0, programs()?).map_err(io)?,
+            Content::Programs => fs::write(&disk.0, programs()?).map_err(io_message)?,
         }
         Ok(disk)
     }
@@ -58,7 +59,7 @@ impl Drop for Disk {
     }
 }
 
-/// Returns an image with a program, and with files that are not programs.
+/// Returns an image with a valid program, and with files that the kernel must not run.
 fn programs() -> Result<Vec<u8>, String> {
     let message = |error: Error| format!("the disk: {error}");
     let program = build::program("child")?;
@@ -95,11 +96,12 @@ pub(crate) fn create_if_missing(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes files to an image, each under its name, and lists all files of the image.
-pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), String> {
+/// Writes files to an image, each under its name, and prints a list of all files of the image. The
+/// image is created if it is missing.
+pub(crate) fn put_and_list(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), String> {
     create_if_missing(image)?;
-    let io = |error: std::io::Error| format!("{}: {error}", image.display());
-    let bytes = fs::read(image).map_err(io)?;
+    let io_message = |error: std::io::Error| format!("{}: {error}", image.display());
+    let bytes = fs::read(image).map_err(io_message)?;
     let message = |error: Error| match error {
         Error::Damaged | Error::Failed => format!(
             "{}: not a disk of this kernel, or damaged; use another file",
@@ -125,5 +127,5 @@ pub(crate) fn put(image: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Strin
     if files.is_empty() {
         return Ok(());
     }
-    fs::write(image, &mounted.disk).map_err(io)
+    fs::write(image, &mounted.disk).map_err(io_message)
 }

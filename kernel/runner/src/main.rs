@@ -340,7 +340,7 @@ fn put(args: DiskArgs) -> Result<ExitCode, String> {
         let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         files.push((name, bytes));
     }
-    disk::put(&args.image, &files)?;
+    disk::put_and_list(&args.image, &files)?;
     Ok(ExitCode::SUCCESS)
 }
 

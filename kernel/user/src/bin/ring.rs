@@ -1,8 +1,8 @@
-//! A ring of pipes: each of 3,600 coroutines waits for a byte from a pipe and passes it on to the
-//! next pipe, by asynchronous calls. One byte passes through the ring.
+//! A ring of pipes: each of 3,600 coroutines waits for a byte from a pipe and passes the byte on to
+//! the next pipe. Both are asynchronous calls. One byte passes through the ring.
 //!
-//! `os-runner bench` compares the time of a round with the published time of another system. The
-//! argument selects another number of coroutines. The exit status is 0 if the byte arrives
+//! `os-runner bench` compares the time of a round with the published time of another system. An
+//! argument replaces the number of coroutines. The exit status is 0 if the byte arrives
 //! unchanged, 1 if it does not, and 2 after an error.
 
 #![no_std]
@@ -44,7 +44,7 @@ async fn pass_byte(source: Pipe, sink: Pipe) -> bool {
 
 async fn round(count: usize) -> Result<bool, Error> {
     let start = now();
-    // There is one pipe more than coroutines, because the byte comes out of the last pipe.
+    // There is one more pipe than coroutines, because the byte comes out of the last pipe.
     let pipes: Vec<Pipe> = (0..=count).map(|_| pipe()).collect::<Result<_, _>>()?;
     let mut handles = Vec::with_capacity(count);
     for pair in pipes.windows(2) {

@@ -4,7 +4,7 @@
 //! its descendants may use (`Bounds`). A *bomb* takes a resource until the kernel refuses; a
 //! *bystander* beside the bomb must still have its own share. A *family* is a program with
 //! children, grandchildren and orphans, all of which must end with the program. Arguments select
-//! the bomb, the bystander or the family; without one of these arguments the tests run.
+//! the bomb, the bystander or the family; without an argument the tests run.
 
 #![no_std]
 #![no_main]
@@ -42,8 +42,8 @@ tests! {
     empty_share_is_an_error,
 }
 
-/// Level of bombs: less urgent than the tests.
-const LATER: u8 = 40;
+/// Level of the programs that the tests start: less urgent than the tests.
+const PROGRAM_LEVEL: u8 = 40;
 /// Number of times that the share of the tests is halved to give the share of a bomb.
 const HALVINGS: u8 = 2;
 
@@ -90,18 +90,19 @@ async fn run_beside_bomb(bomb: &[u8]) -> Outcome {
 }
 
 /// Starts a bomb, waits until it has used up its share, and runs the bystander. Then kills the bomb
-/// and checks that all its resources are free again.
+/// and checks that all its memory is free again.
 async fn run_beside_bomb_within(bomb: &[u8], halvings: u8) -> Outcome {
     let before = sys::free_pages().map_err(message)?;
-    let note = pipe().map_err(message)?;
-    let files = [note.writer, 1];
-    let bomb = spawn_within("shares", bomb, &files, bounds_at(LATER, halvings)).map_err(message)?;
-    read!(note.reader, &mut [0]).map_err(message)?;
-    let bystander = spawn("shares", b"bystander", &[1, 1], LATER - 1).map_err(message)?;
+    let ready = pipe().map_err(message)?;
+    let files = [ready.writer, 1];
+    let bomb = spawn_within("shares", bomb, &files, bounds_at(PROGRAM_LEVEL, halvings))
+        .map_err(message)?;
+    read!(ready.reader, &mut [0]).map_err(message)?;
+    let bystander = spawn("shares", b"bystander", &[1, 1], PROGRAM_LEVEL - 1).map_err(message)?;
     let status = wait(bystander).map_err(message)?;
     sys::kill(bomb).map_err(message)?;
     let end = wait(bomb).map_err(message)?;
-    close(note)?;
+    close(ready)?;
     ensure!(status == 0, "the bystander ended with status {status}");
     ensure!(end == KILLED, "the bomb ended with status {end}");
     // Other harts may use the bomb's page tables for a moment, and a busy host may stop a hart.
@@ -153,7 +154,7 @@ async fn exec_bomb_leaves_the_shares_of_others() -> Outcome {
     run_beside_bomb(b"exec").await
 }
 
-/// Reports that the share is used up, and holds its resources for ever.
+/// Reports that the share is used up, and never returns, so that the share stays used up.
 fn hold_share() -> ! {
     let _ = write(0, b"!");
     loop {
@@ -171,7 +172,7 @@ fn fork_bomb() -> ! {
 }
 
 fn spawn_bomb() -> ! {
-    take_all(|| spawn("shares", b"spawn", &[0], LATER));
+    take_all(|| spawn("shares", b"spawn", &[0], PROGRAM_LEVEL));
     hold_share()
 }
 
@@ -233,20 +234,23 @@ fn socket_bomb() -> ! {
     hold_share()
 }
 
-/// Opens pipes, in process after process.
+/// Opens pipes until the kernel refuses, and starts a process that does the same.
 fn pipe_bomb() -> ! {
     take_all(pipe);
-    let _ = spawn_within("shares", b"pipe", &[0], bounds_at(LATER, 0)).map_err(|_| hold_share());
+    let _ = spawn_within("shares", b"pipe", &[0], bounds_at(PROGRAM_LEVEL, 0))
+        .map_err(|_| hold_share());
     hold_share()
 }
 
-/// Makes calls that wait for ever, in process after process.
+/// Makes calls that never complete until the kernel refuses, and starts a process that does the
+/// same.
 fn call_bomb() -> ! {
     let Ok(pipe) = pipe() else { hold_share() };
     let mut byte = [0u8; 1];
     let arguments = [pipe.reader, (&raw mut byte).addr(), 1, 0, 0, 0];
     take_all(|| sys::raw_with(number::read | number::ASYNCHRONOUS, arguments, 0));
-    let _ = spawn_within("shares", b"call", &[0], bounds_at(LATER, 0)).map_err(|_| hold_share());
+    let _ = spawn_within("shares", b"call", &[0], bounds_at(PROGRAM_LEVEL, 0))
+        .map_err(|_| hold_share());
     hold_share()
 }
 
@@ -265,7 +269,7 @@ fn exec_bomb() -> ! {
 fn bystander() -> Outcome {
     let mut children = Vec::new();
     for _ in 0..8 {
-        children.push(spawn("child", b"sleep 1000", &[], LATER - 1).map_err(message)?);
+        children.push(spawn("child", b"sleep 1000", &[], PROGRAM_LEVEL - 1).map_err(message)?);
     }
     for child in children {
         let status = wait(child).map_err(message)?;
@@ -335,7 +339,7 @@ fn family() -> isize {
 fn with_a_family(end: impl FnOnce(usize, Pipe) -> Result<isize, Error>) -> Result<isize, String> {
     let (trigger, members) = (pipe().map_err(message)?, pipe().map_err(message)?);
     let files = [trigger.reader, members.writer];
-    let first = spawn("shares", b"family", &files, LATER).map_err(message)?;
+    let first = spawn("shares", b"family", &files, PROGRAM_LEVEL).map_err(message)?;
     read!(members.reader, &mut [0]).map_err(message)?;
     end(first, trigger).map_err(message)?;
     let status = wait(first).map_err(message)?;
@@ -364,7 +368,7 @@ async fn orphan_in_the_same_share_lives_on() -> Outcome {
     match fork().map_err(message)? {
         Fork::Child => {
             let files = [pipe.writer, pipe.writer];
-            let orphan = spawn_within("child", b"late 20000", &files, bounds_at(LATER, 0));
+            let orphan = spawn_within("child", b"late 20000", &files, bounds_at(PROGRAM_LEVEL, 0));
             exit(isize::from(orphan.is_err()))
         }
         Fork::Parent(child) => {
@@ -377,17 +381,18 @@ async fn orphan_in_the_same_share_lives_on() -> Outcome {
     }
     let mut byte = [0];
     read!(pipe.reader, &mut byte).map_err(message)?;
-    ensure!(byte == *b"!", "the process has written {byte:?}");
+    ensure!(byte == *b"!", "the orphan has written {byte:?}");
     close(pipe)
 }
 
 async fn empty_share_is_an_error() -> Outcome {
     // The kernel has space for 256 processes, so nine halvings leave none.
     for halvings in [9, 10, 64, u8::MAX] {
-        let child = spawn_within("child", b"exit 0", &[], bounds_at(LATER, halvings));
+        let child = spawn_within("child", b"exit 0", &[], bounds_at(PROGRAM_LEVEL, halvings));
         ensure!(child == Err(Error::TooMany), "{halvings}: {child:?}");
     }
-    let child = spawn_within("child", b"exit 0", &[], bounds_at(LATER, 4)).map_err(message)?;
+    let child =
+        spawn_within("child", b"exit 0", &[], bounds_at(PROGRAM_LEVEL, 4)).map_err(message)?;
     let status = wait(child).map_err(message)?;
     ensure!(status == 0, "status {status}");
     Ok(())

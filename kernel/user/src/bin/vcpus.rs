@@ -27,9 +27,9 @@ os_user::coroutine_entry!(main);
 tests! {
     coroutines_run_on_every_vcpu,
     producers_and_consumers_on_several_vcpus,
-    wakes_across_vcpus_are_not_lost,
+    wakes_from_other_threads_are_not_lost,
     completions_reach_several_vcpus,
-    parked_vcpu_takes_work_that_is_woken_elsewhere,
+    parked_vcpu_takes_work_spawned_elsewhere,
     local_coroutines_stay_on_their_thread,
     released_vcpu_leaves_its_work_to_others,
 }
@@ -65,8 +65,13 @@ async fn coroutines_run_on_every_vcpu() -> Outcome {
 }
 
 struct Channel {
-    /// The items, and the ids of the coroutines that wait until the items change.
-    items: Mutex<(VecDeque<u64>, VecDeque<u64>)>,
+    state: Mutex<State>,
+}
+
+struct State {
+    items: VecDeque<u64>,
+    /// Ids of the coroutines that wait until the items change.
+    waiting: VecDeque<u64>,
 }
 
 impl Channel {
@@ -74,13 +79,13 @@ impl Channel {
 
     async fn put(&self, item: u64) {
         poll_fn(|_| {
-            let mut items = self.items.lock();
-            if items.0.len() >= Self::CAPACITY {
-                items.1.push_back(current());
+            let mut state = self.state.lock();
+            if state.items.len() >= Self::CAPACITY {
+                state.waiting.push_back(current());
                 return Poll::Pending;
             }
-            items.0.push_back(item);
-            self.wake_all(items);
+            state.items.push_back(item);
+            self.wake_all(state);
             Poll::Ready(())
         })
         .await;
@@ -88,20 +93,20 @@ impl Channel {
 
     async fn take(&self) -> u64 {
         poll_fn(|_| {
-            let mut items = self.items.lock();
-            let Some(item) = items.0.pop_front() else {
-                items.1.push_back(current());
+            let mut state = self.state.lock();
+            let Some(item) = state.items.pop_front() else {
+                state.waiting.push_back(current());
                 return Poll::Pending;
             };
-            self.wake_all(items);
+            self.wake_all(state);
             Poll::Ready(item)
         })
         .await
     }
 
-    fn wake_all(&self, mut items: os_user::sync::MutexGuard<'_, (VecDeque<u64>, VecDeque<u64>)>) {
-        let waiting = core::mem::take(&mut items.1);
-        drop(items);
+    fn wake_all(&self, mut state: os_user::sync::MutexGuard<'_, State>) {
+        let waiting = core::mem::take(&mut state.waiting);
+        drop(state);
         for cid in waiting {
             coroutine::wake(cid);
         }
@@ -112,7 +117,10 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
     const ITEMS_PER_COROUTINE: u64 = 300;
     let cpus = [alloc_cpu(), alloc_cpu()];
     let channel = Arc::new(Channel {
-        items: Mutex::new((VecDeque::new(), VecDeque::new())),
+        state: Mutex::new(State {
+            items: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }),
     });
     let mut producers = Vec::new();
     let mut consumers = Vec::new();
@@ -150,7 +158,7 @@ async fn producers_and_consumers_on_several_vcpus() -> Outcome {
 }
 
 /// Threads without a vCPU wake a coroutine on a vCPU, and no wake is lost.
-async fn wakes_across_vcpus_are_not_lost() -> Outcome {
+async fn wakes_from_other_threads_are_not_lost() -> Outcome {
     const WAKES_PER_THREAD: u32 = 2_000;
     let sent = Arc::new(AtomicU32::new(0));
     let receiver = {
@@ -224,7 +232,10 @@ async fn completions_reach_several_vcpus() -> Outcome {
         handles.push(spawn(reader, Some(34)).map_err(message)?);
     }
     for handle in handles {
-        ensure!(handle.await == Some(true), "a pipe has lost a byte");
+        ensure!(
+            handle.await == Some(true),
+            "a transfer through a pipe has failed"
+        );
     }
     for cpu in cpus {
         cpu.map_err(message)?.release().map_err(message)?;
@@ -232,39 +243,41 @@ async fn completions_reach_several_vcpus() -> Outcome {
     Ok(())
 }
 
-/// A thread wakes a vCPU of the same process that waits in the kernel; the vCPU then runs the
-/// coroutine.
-async fn parked_vcpu_takes_work_that_is_woken_elsewhere() -> Outcome {
+/// A thread spawns a coroutine while another vCPU of the process is parked. The parked vCPU wakes
+/// up and runs the coroutine.
+async fn parked_vcpu_takes_work_spawned_elsewhere() -> Outcome {
     let cpu = alloc_cpu().map_err(message)?;
     // Wait until the vCPU has parked.
     sleep_micros(20_000);
-    let own_line = thread::index();
-    // The coroutine is more urgent, because less urgent work would be offered to other vCPUs only
+    let own_thread = thread::index();
+    // The coroutine is more urgent than this one. Otherwise it would be offered to other vCPUs only
     // after this poll.
-    let elsewhere = spawn(async { thread::index() }, Some(20)).map_err(message)?;
+    let mut handle = spawn(async { thread::index() }, Some(20)).map_err(message)?;
     // Meanwhile this thread serves no other coroutine.
     let limit = now() + 10 * ticks_per_second();
-    let mut elsewhere = elsewhere;
     let ran = loop {
-        let seen = poll_fn(|cx| Poll::Ready(Pin::new(&mut elsewhere).poll(cx))).await;
+        let seen = poll_fn(|cx| Poll::Ready(Pin::new(&mut handle).poll(cx))).await;
         match seen {
             Poll::Ready(ran) => break ran,
             Poll::Pending if now() > limit => break None,
             Poll::Pending => sleep_micros(100),
         }
     };
-    ensure!(ran.is_some_and(|line| line != own_line), "ran on {ran:?}");
+    ensure!(
+        ran.is_some_and(|thread| thread != own_thread),
+        "ran on {ran:?}"
+    );
     cpu.release().map_err(message)
 }
 
 async fn local_coroutines_stay_on_their_thread() -> Outcome {
     let cpus = [alloc_cpu(), alloc_cpu()];
-    let own_line = thread::index();
+    let own_thread = thread::index();
     let mut handles = Vec::new();
     for _ in 0..4 {
         let stay = async move {
             for _ in 0..200 {
-                if thread::index() != own_line {
+                if thread::index() != own_thread {
                     return false;
                 }
                 yield_now().await;

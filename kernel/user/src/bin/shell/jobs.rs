@@ -16,7 +16,7 @@ use os_user::{Bounds, Error, Pipe, pipe, println, spawn_within, sys, wait, write
 use crate::LEVEL;
 use crate::console::{Console, Editor, Typed};
 
-/// Most urgent level of a program: the shell is more urgent.
+/// Most urgent level that a program may have. The shell is more urgent.
 pub(crate) const MOST_URGENT: u8 = LEVEL + 1;
 /// Least urgent level of a program.
 pub(crate) const LEAST_URGENT: u8 = 62;
@@ -28,8 +28,8 @@ const FOLDER: &str = "bin/";
 pub(crate) struct Job<'a> {
     pub(crate) program: &'a str,
     pub(crate) argument: &'a str,
-    /// Level and ceiling of the program. `None` selects the default level, and the ceiling
-    /// [`MOST_URGENT`].
+    /// Level of the program, and its ceiling, the most urgent level to which it may change. `None`
+    /// selects the level [`DEFAULT_LEVEL`] and the ceiling [`MOST_URGENT`].
     pub(crate) level: Option<u8>,
     /// True if the shell does not wait for the job.
     pub(crate) in_background: bool,
@@ -50,11 +50,11 @@ impl Job<'_> {
             close([input.reader, input.writer]);
             println!("{child} runs in the background");
             let name = String::from(self.program);
-            let report = async move {
+            let wait_and_report = async move {
                 let status = wait!(child, current()).await;
                 report(child, &name, status, true);
             };
-            return spawn_local(report, Some(LEVEL)).map(drop);
+            return spawn_local(wait_and_report, Some(LEVEL)).map(drop);
         }
         let status = feed(console, child, &input).await;
         report(child, self.program, status, false);
@@ -65,6 +65,7 @@ impl Job<'_> {
         let bounds = Bounds {
             level: self.level.unwrap_or(DEFAULT_LEVEL),
             ceiling: self.level.unwrap_or(MOST_URGENT),
+            // The program gets half of the shell's share of the machine.
             halvings: 1,
         };
         let start = |program: &str| {
@@ -134,9 +135,9 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
         writing: None,
     };
     let mut editor = Editor::default();
-    let mut end = wait!(child, current());
+    let mut exit = wait!(child, current());
     let status = poll_fn(|cx| {
-        if let Poll::Ready(status) = Pin::new(&mut end).poll(cx) {
+        if let Poll::Ready(status) = Pin::new(&mut exit).poll(cx) {
             return Poll::Ready(status);
         }
         while let Poll::Ready(byte) = console.poll_byte(cx) {
@@ -161,7 +162,8 @@ async fn feed(console: &mut Console, child: usize, pipe: &Pipe) -> Result<isize,
         Poll::Pending
     })
     .await;
-    // A write in flight has reached the pipe, or is lost with the program.
+    // The bytes of a write in flight are in the pipe, which is read below, or are lost with the
+    // program.
     drop(input.writing.take());
     close(input.writer.take());
     let unread = read_to_end(pipe.reader).unwrap_or_default();
