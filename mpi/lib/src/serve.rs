@@ -35,13 +35,13 @@ use crate::point::{Message, Source, Tag};
 /// Maximum number of handlers of a level that run at the same time on a rank.
 pub const MAX_HANDLERS: usize = 256;
 
-/// Size in bytes of the trailer after the body, which contains the number of the call, or 0 if no
+/// Size in bytes of the trailer after the body. The trailer contains the id of the call, or 0 if no
 /// reply is expected.
 const TRAILER: usize = 8;
 /// Number of bits of a tag that contain the level; the next bits contain the kind.
 const LEVEL_BITS: u16 = 6;
-/// Kind of a request, and of a reply of its handler.
-const REQUEST: u16 = 0;
+/// Kind of a request, and of a reply with the output of the handler.
+const NORMAL: u16 = 0;
 /// Kind of a reply after the handler has panicked.
 const FAILED: u16 = 1;
 
@@ -56,7 +56,7 @@ struct Inner {
     service: Comm,
     replies: Comm,
     permits: Vec<Semaphore>,
-    /// Number of the next call.
+    /// Id of the next call.
     next_call: AtomicU64,
     calls: Mutex<Calls>,
     acceptor: Mutex<Option<JoinHandle<()>>>,
@@ -66,8 +66,7 @@ struct Inner {
 #[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, oneshot::Sender<Result<Vec<u8>>>>,
-    /// Number of replies that have not arrived. It exceeds the size of `waiting` if callers have
-    /// dropped their futures.
+    /// Number of replies that have yet to arrive, without the one that `receive_replies` awaits.
     due: usize,
     /// Set while a coroutine receives replies.
     is_receiving: bool,
@@ -80,7 +79,7 @@ pub struct Request {
     pub source: usize,
     /// The level of the request, at which the handler runs.
     pub level: Level,
-    /// The number of the request on the rank that sent it, or 0 if it expects no reply.
+    /// The id of the request on the rank that sent it, or 0 if it expects no reply.
     pub id: u64,
     /// The content of the request.
     pub body: Vec<u8>,
@@ -113,7 +112,7 @@ impl World {
         &self.inner.service
     }
 
-    /// Returns the number of this rank.
+    /// Returns the index of this rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.inner.comm.rank()
@@ -132,8 +131,9 @@ impl World {
         Some(Error::Died(death.clone()))
     }
 
-    /// Records the level-0 request that begins on this rank, for the message that reports this rank
-    /// if it dies. [`serve`](Self::serve) calls this function. At most 192 bytes are kept.
+    /// Records the level-0 request that begins on this rank. If the rank dies, the message that
+    /// reports its death names the request. [`serve`](Self::serve) calls this function. At most 192
+    /// bytes are kept.
     pub fn note_urgent(&self, request: &str) {
         no_suspend(|| self.inner.comm.job().node.record_request(request));
     }
@@ -155,8 +155,7 @@ impl World {
     }
 
     async fn accept(self, handler: Arc<Handler>) {
-        let any = (Source::Any, Tag::Any);
-        while let Ok(message) = self.inner.service.improbe(any.0, any.1).await {
+        while let Ok(message) = self.inner.service.improbe(Source::Any, Tag::Any).await {
             let level = level_of(message.tag());
             let (world, handler) = (self.clone(), handler.clone());
             spawn(
@@ -190,7 +189,7 @@ impl World {
             return Ok(());
         }
         let (kind, body) = match output {
-            Ok(body) => (REQUEST, body),
+            Ok(body) => (NORMAL, body),
             Err(_) => (FAILED, Vec::new()),
         };
         let reply = with_trailer(body, id);
@@ -201,9 +200,9 @@ impl World {
         Ok(())
     }
 
-    /// Sends a request without a reply. The operation completes when the buffer can be used again.
+    /// Sends a request without a reply. The operation completes when MPI no longer needs `body`.
     pub fn send_at(&self, rank: usize, level: Level, body: Vec<u8>) -> Operation<Vec<u8>> {
-        let tag = tag(REQUEST, level);
+        let tag = tag(NORMAL, level);
         self.inner.service.isend(with_trailer(body, 0), rank, tag)
     }
 
@@ -215,7 +214,7 @@ impl World {
         self.call_at(rank, waiter_level(), body).await
     }
 
-    /// Sends a request, which is handled at `level` on the other rank, and returns its reply.
+    /// Sends a request, which is handled at `level` on the other rank, and returns the reply.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the request is still handled, and its reply is lost.
@@ -236,7 +235,7 @@ impl World {
         let sent = self
             .inner
             .service
-            .isend(with_trailer(body, id), rank, tag(REQUEST, level));
+            .isend(with_trailer(body, id), rank, tag(NORMAL, level));
         if let Err(error) = sent.await {
             no_suspend(|| {
                 let mut calls = lock(&self.inner.calls);
@@ -265,24 +264,24 @@ impl World {
             let message = self.inner.replies.improbe(Source::Any, Tag::Any).await;
             let Ok(message) = message else {
                 // Dropping the senders reports the end of the job to the callers.
-                let waiting = no_suspend(|| std::mem::take(&mut *lock(&self.inner.calls)));
-                drop(waiting);
+                let calls = no_suspend(|| std::mem::take(&mut *lock(&self.inner.calls)));
+                drop(calls);
                 return;
             };
             let (world, tag) = (self.clone(), message.tag());
             spawn(
                 async move {
                     if let Ok((id, body, _)) = receive(message).await {
-                        let waiting = no_suspend(|| lock(&world.inner.calls).waiting.remove(&id));
+                        let sender = no_suspend(|| lock(&world.inner.calls).waiting.remove(&id));
                         let failed = tag >> LEVEL_BITS == FAILED;
                         let result = if failed {
                             Err(Error::Handler)
                         } else {
                             Ok(body)
                         };
-                        if let Some(waiting) = waiting {
+                        if let Some(sender) = sender {
                             // An error means that the caller has gone.
-                            let _ = waiting.send(result);
+                            let _ = sender.send(result);
                         }
                     }
                 },

@@ -69,10 +69,11 @@ async fn carry_out(k: usize) {
     }
 }
 
+/// Yields: the coroutine goes to the tail of the queue of its level.
 fn yield_now() -> impl Future<Output = ()> + Send {
-    let mut yielded = false;
+    let mut has_yielded = false;
     poll_fn(move |cx| {
-        if std::mem::replace(&mut yielded, true) {
+        if std::mem::replace(&mut has_yielded, true) {
             return Poll::Ready(());
         }
         cx.waker().wake_by_ref();
@@ -80,6 +81,7 @@ fn yield_now() -> impl Future<Output = ()> + Send {
     })
 }
 
+/// Yields, but the coroutine keeps its place: it goes to the front of the queue of its level.
 fn give_way(k: usize) -> impl Future<Output = ()> + Send {
     let mut has_yielded = false;
     poll_fn(move |cx| {
@@ -105,7 +107,7 @@ enum Source {
 struct EventWait {
     k: usize,
     source: Source,
-    /// Flag that is set at the end of the wait. The first poll registers the flag.
+    /// Flag that is set at the end of the wait; `None` until the first poll, which registers it.
     done: Option<AssertSend<Rc<Cell<bool>>>>,
     deadline: u64,
 }
@@ -192,7 +194,8 @@ impl Future for EventWait {
         if self.done.is_none() {
             self.register(&world, cx);
         }
-        // A timer that is due fires only when its vCPU processes it, between two polls.
+        // The vCPU of a timer sets the flag between two polls, so the flag is checked instead of
+        // the clock.
         if self.done.as_ref().is_some_and(|done| done.0.get()) {
             return Poll::Ready(());
         }
@@ -233,7 +236,7 @@ impl World {
         self.spawn(k % self.workload.programs.len());
     }
 
-    /// Puts a token into a channel, on the running strand.
+    /// Puts a token into a channel, or ends the wait of the first coroutine that waits there.
     pub(crate) fn signal(&self, channel: usize) {
         let first = {
             let channel = &mut self.channels.borrow_mut()[channel % CHANNELS];

@@ -47,14 +47,15 @@ impl<H: Host> Executor<H> {
     }
 
     /// Returns the address of the vCPU. On the thread that serves the vCPU, [`Host::current`]
-    /// returns `ServedVcpu::from` this address.
+    /// returns a `ServedVcpu` that is made from this address.
     #[must_use]
     pub fn vcpu(&self) -> NonNull<Vcpu<H>> {
         self.vcpu
     }
 
-    /// Puts `back` into its queue, and then takes the next coroutine. Returns `None` if no
-    /// coroutine is ready here and none can be taken from another vCPU.
+    /// Puts `back`, the coroutine that has yielded, into its queue, and then takes the next
+    /// coroutine. Returns `None` if no coroutine is ready here and none can be taken from another
+    /// vCPU.
     #[inline(always)]
     pub fn pick(&self, back: Option<Yielded<'_, H>>) -> Option<Picked<'_, H>> {
         // A coroutine that yielded on another vCPU returns there when `back` is dropped.
@@ -80,12 +81,12 @@ impl<H: Host> Executor<H> {
     /// Spawns a coroutine that never leaves this vCPU.
     ///
     /// # Errors
-    /// [`SpawnError`] for lack of memory, or if the vCPU is retired; the future is dropped.
+    /// [`SpawnError`] if memory is exhausted or the vCPU is retired. The future is then dropped.
     ///
     /// # Safety
-    /// Unless the future and its output are `Send`, the calling thread serves the vCPU, no other
-    /// thread ever serves the vCPU or drops the executor, and the handle is used on the calling
-    /// thread only.
+    /// If the future or its output is not `Send`, the calling thread must serve the vCPU, no other
+    /// thread may ever serve the vCPU or drop the executor, and the handle may be used on the
+    /// calling thread only.
     #[track_caller]
     pub unsafe fn spawn_pinned<F>(
         &self,
@@ -127,7 +128,7 @@ impl<H: Host> Executor<H> {
     }
 
     /// Takes the vCPU out of service: cancels the coroutines pinned to it, and moves all others to
-    /// other vCPUs. O(coroutines of the domain).
+    /// other vCPUs. Takes time in proportion to the number of coroutines of the domain.
     ///
     /// Must be called (or the executor dropped) on the thread that serves the vCPU, while
     /// [`Host::current`] still returns the vCPU there.
@@ -161,7 +162,8 @@ impl<H: Host> Executor<H> {
                 .word
                 .wake_by_id(id.generation(), true)
             {
-                // SAFETY: `Enqueue` gives this thread the coroutine, whose vCPU it serves.
+                // SAFETY: `Enqueue` means that this thread now owns the coroutine. The thread
+                // serves the coroutine's vCPU.
                 TransitionToReady::Enqueue => unsafe { discard(slot) },
                 TransitionToReady::Absorbed | TransitionToReady::Exited => {}
             }
@@ -177,7 +179,8 @@ impl<H: Host> Executor<H> {
 impl<H: Host> Drop for Executor<H> {
     fn drop(&mut self) {
         self.retire();
-        // Last, because another executor of the vCPU must not exist at the same time as this one.
+        // This is the last step, because another executor of the vCPU must not exist at the same
+        // time as this one.
         self.vacate();
     }
 }

@@ -25,7 +25,7 @@ fn site() -> (Folder, TestServer) {
 
 fn exchange(server: &TestServer, bytes: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
-    // The server may have closed before all bytes were sent.
+    // The server may have closed the connection before all bytes were sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -81,7 +81,7 @@ fn mutated_heads_do_not_harm_the_server() {
     ];
     mutate::fuzz("heads", &samples, &words, 600, |bytes| {
         let answer = exchange(&server, bytes);
-        // The response is HTTP/1, or HTTP/2 for a client that sends the preface.
+        // The answer is HTTP/1, or HTTP/2 for a client that sends the preface.
         let first = Answer::parse(answer.clone());
         let is_http1 = answer.starts_with(b"HTTP/1.") && (100..600).contains(&first.status);
         assert!(
@@ -95,6 +95,7 @@ fn mutated_heads_do_not_harm_the_server() {
             .filter_map(|line| line.split_once(':'))
             .map(|(name, _)| name.to_owned())
             .collect();
+        // Answers with the same status and header names count as the same behaviour.
         mutate::hash_of((first.status, names))
     });
     assert_is_sound(&server);

@@ -40,7 +40,7 @@ pub(super) fn create_files(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Removes the output of programs, and writes all dirty pages back.
+/// Removes the output files of programs, and writes all dirty pages back to the disk.
 pub(super) fn remove_output(dir: &Path) {
     for name in ["out", "log"] {
         let _ = std::fs::remove_file(dir.join(name));
@@ -49,8 +49,8 @@ pub(super) fn remove_output(dir: &Path) {
     unsafe { libc::sync() };
 }
 
-/// Empties the page cache. Returns false if the process lacks the privilege; then the data of each
-/// file is evicted, but directory entries stay cached.
+/// Empties the page cache. If the process lacks the privilege for this, evicts only the data of the
+/// files to read, and returns false; directory entries then stay cached.
 pub(super) fn evict_all(dir: &Path) -> bool {
     // SAFETY: `sync` takes no arguments and cannot fail.
     unsafe { libc::sync() };
@@ -68,7 +68,8 @@ pub(super) fn evict_all(dir: &Path) -> bool {
     false
 }
 
-/// Loads the data of a row, which the program is about to read, into the page cache.
+/// Prepares the page cache for the benchmark `row`: loads the files that the program is about to
+/// read, or creates the file that it is about to overwrite.
 pub(super) fn fill_page_cache(row: &str, dir: &Path) -> std::io::Result<()> {
     match row {
         "open" => {

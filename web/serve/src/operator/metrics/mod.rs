@@ -21,14 +21,15 @@ const BOUNDS: [u64; 14] = [
 struct LevelCounters {
     /// Sum of the durations, in µs.
     micros: AtomicU64,
-    /// Number of requests by duration. The sum of the buckets is the number of all requests.
+    /// Number of requests by duration, one for each of [`BOUNDS`] and one for longer durations. The
+    /// sum of the buckets is the number of all requests of the level.
     buckets: [AtomicU64; BOUNDS.len() + 1],
 }
 
 #[derive(Debug)]
 struct VcpuCounters {
     levels: [LevelCounters; LEVELS],
-    /// Number of responses by the first digit of their status.
+    /// Number of responses by the first digit of their status. Statuses from 600 on count as 5.
     statuses: [AtomicU64; 6],
     /// Number of bytes of response bodies.
     bytes: AtomicU64,
@@ -46,20 +47,21 @@ impl Default for VcpuCounters {
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    requests: PerVcpu<VcpuCounters>,
+    counters: PerVcpu<VcpuCounters>,
+    /// Number of connections that were accepted.
     pub(crate) accepted: AtomicU64,
     /// Number of connections that were closed at once because a limit was reached.
     pub(crate) turned_away: AtomicU64,
     /// Number of connections that a time-out has ended.
     pub(crate) timed_out: AtomicU64,
-    /// Number of requests beyond the rate of their address.
+    /// Number of requests that exceeded the rate limit of their client's address.
     pub(crate) throttled: AtomicU64,
 }
 
 impl Metrics {
     pub(crate) fn new(vcpus: usize) -> Metrics {
         Metrics {
-            requests: PerVcpu::new(vcpus),
+            counters: PerVcpu::new(vcpus),
             accepted: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
@@ -70,7 +72,7 @@ impl Metrics {
     /// Counts a request that has ended.
     pub(crate) fn add_request(&self, level: Level, status: u16, bytes: u64, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let counters = self.requests.local();
+        let counters = self.counters.local();
         let level_counters = &counters.levels[usize::from(level.get())];
         level_counters.micros.fetch_add(micros, Relaxed);
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
@@ -80,7 +82,7 @@ impl Metrics {
     }
 
     fn sum(&self, counter: impl Fn(&VcpuCounters) -> &AtomicU64) -> u64 {
-        self.requests
+        self.counters
             .iter()
             .map(|vcpu| counter(vcpu).load(Relaxed))
             .sum()
