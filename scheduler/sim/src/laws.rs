@@ -2,9 +2,9 @@
 //!
 //! [`Laws`] is an oracle. It tracks the state of an ideal scheduler with one global queue, which
 //! learns at once of spawned and woken coroutines, timers that are due, and data that has arrived.
-//! The oracle does not schedule. Between any two events it detects states that the ideal scheduler would have
-//! prevented. The core has many queues, and each of its steps takes time, so it may be in such a
-//! state for a bounded time.
+//! The oracle does not schedule. Between any two events it detects states that the ideal scheduler
+//! would have prevented. The core has many queues, and each of its steps takes time, so it may be
+//! in such a state for a bounded time.
 //!
 //! A *strand* is a thread of the simulated machine (`strand.rs`). Three times are recorded for a
 //! coroutine that waits to be polled:

@@ -3,8 +3,8 @@
 //!
 //! A thread that is not elevated requests the census from the daemon, and serves several HTTP
 //! connections concurrently. It closes each connection [`CLIENT_TIMEOUT`] after accepting it. The
-//! thread cannot delay the schedulers. The setting `metrics` is the endpoint: the path of a Unix socket, or an address and
-//! port.
+//! thread cannot delay the schedulers. The setting `metrics` is the endpoint: the path of a Unix
+//! socket, or an address and port.
 
 use std::collections::VecDeque;
 use std::io;

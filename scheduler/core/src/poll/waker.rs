@@ -1,8 +1,8 @@
 //! The waker of a coroutine: a counted reference to its slot.
 //!
 //! It is an ordinary [`core::task::Waker`], so any future may hold it, on any thread, for any
-//! length of time, even after the end of the coroutine's domain. A clone and a drop cost one atomic operation
-//! each; a wake costs one atomic operation and an enqueue.
+//! length of time, even after the end of the coroutine's domain. A clone and a drop cost one atomic
+//! operation each; a wake costs one atomic operation and an enqueue.
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
